@@ -263,7 +263,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
     progress.evaluations.forget_best(step);
   }
   const auto& best = progress.evaluations.best();
-  if (!best) return remove_best_if([&](int64_t step) { return step > progress.step; });
+  if (!best) return remove_best_after(progress.step);
   session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
@@ -271,17 +271,13 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
   recorded_best_step_ = best->step;
 }
 
-void Checkpointer::remove_best_record(int64_t step) {
-  remove_best_if([step](int64_t recorded) { return recorded == step; });
-}
-
-/// Removes the record of the best checkpoint if its step is outdated.
-void Checkpointer::remove_best_if(const std::function<bool(int64_t step)>& is_outdated) {
+/// Removes the record of the best checkpoint if it names a step after `step`.
+void Checkpointer::remove_best_after(int64_t step) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
     const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
-    if (best && is_outdated(best->step)) remove_best(parts_.files, root);
+    if (best && best->step > step) remove_best(parts_.files, root);
   });
 }
 

@@ -65,9 +65,6 @@ class Checkpointer : public Saver {
   /// of `progress` to the record on disk. If there is none, removes a record on disk that names a
   /// later step, because this run may get another state at that step.
   void restore_best(TrainingProgress& progress);
-  /// Removes the record of the best checkpoint if it names `step`, whose evaluation was not finite.
-  /// Older versions wrote such records.
-  void remove_best_record(int64_t step);
   /// Loads the weights of the best checkpoint, which must exist. Afterwards the state in memory no
   /// longer matches `progress` and may only be read.
   void load_best(const TrainingProgress& progress);
@@ -90,7 +87,7 @@ class Checkpointer : public Saver {
   void prepare_folder();
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
-  void remove_best_if(const std::function<bool(int64_t step)>& is_outdated);
+  void remove_best_after(int64_t step);
   CheckpointMeta make_meta(const TrainingProgress& progress,
                            const std::string& data_fingerprint) const;
   bool skips_save() const;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/launch_variables.h"
@@ -21,7 +20,6 @@
 #include "report/environment.h"
 #include "report/loss_table.h"
 #include "report/outcome.h"
-#include "report/resume_check.h"
 #include "report/run_report.h"
 #include "report/wall_time.h"
 #include "training/training_progress.h"
@@ -83,17 +81,8 @@ void Recorder::admit_run(const RunManifest& now) {
 
 void Recorder::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
                                 const RunManifest& now) {
-  const std::string path = checkpoint_manifest_path(folder);
-  // A checkpoint of an older version records only a hash of the config, which shows that the config
-  // has changed, but not which keys.
-  const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
-  if (is_imported(saved))
-    log_notice(import_notice(folder, saved));
-  else if (!earlier_manifest_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
-    refuse_other_run(path,
-                     {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
-                     request_.resume.allowed);
-  compare_with(path, recorded_run(saved, now), now);
+  if (is_imported(saved)) log_notice(import_notice(folder, saved));
+  compare_with(checkpoint_manifest_path(folder), recorded_run(saved, now), now);
   start_state_ = folder;
 }
 

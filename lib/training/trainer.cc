@@ -162,7 +162,6 @@ void Trainer::load_or_resume() {
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
-  review_evaluations();
   state_services_->checkpointer.restore_best(progress_);
   data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
@@ -232,24 +231,6 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
             .stop = run.stop_,
             .stop_lead = run.stop_lead_,
             .clock = run.clock_}) {}
-
-/// Corrects the evaluation record of a checkpoint of an older version. Such a version compared only
-/// the accuracy, so it may have counted an evaluation whose loss is not finite as the best or as an
-/// improvement.
-void Trainer::review_evaluations() {
-  if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : state_services_->evaluator.read_evaluations(
-           "looking for evaluations that are not finite", [this](const StepMetrics& m) {
-             return m.step <= progress_.step && is_nonfinite(m.evaluations);
-           })) {
-    if (!metrics.evaluations[0].is_nonfinite()) continue;
-    if (progress_.evaluations.is_best(metrics.step))
-      journal_.warn(cat("the evaluation after step ", metrics.step,
-                        " is not finite: its checkpoint is no longer the best"));
-    progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
-    state_services_->checkpointer.remove_best_record(metrics.step);
-  }
-}
 
 // The functions below end the run.
 
