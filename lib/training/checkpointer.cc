@@ -29,6 +29,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
       config_(request.config),
       session_(session),
       parts_(std::move(parts)),
+      best_record_(RunPaths(config_.output_dir).checkpoints(), session_, parts_.journal,
+                   parts_.files),
       save_clock_({.steps = config_.checkpoint.every, .minutes = config_.checkpoint.every_minutes},
                   RankFlag::kSaveDue, session_.is_first(), parts_.clock) {
   if (saves_in_background(config_)) background_group_ = session.open_background_group();
@@ -120,15 +122,7 @@ SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
           .buffers = parts_.model.save_buffers(),
-          .best = make_best_record(progress)};
-}
-
-/// Makes the record of the best checkpoint; returns nothing if this state is not the best.
-std::optional<BestCheckpoint> Checkpointer::make_best_record(
-    const TrainingProgress& progress) const {
-  const EvaluationRecord& record = progress.evaluations;
-  if (!record.is_best(progress.step)) return std::nullopt;
-  return BestCheckpoint{progress.step, record.metric(), record.best()->value};
+          .best = BestCheckpointRecord::of(progress)};
 }
 
 CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
@@ -187,7 +181,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
        slices = parts_.model.take_snapshot(), group = *background_group_,
        &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
   all_saves_ended_ = false;
-  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
+  best_record_.set_saved(progress);
   current_pause_seconds_ = parts_.clock() - start;
   total_pause_seconds_ += current_pause_seconds_;
 }
@@ -227,58 +221,14 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
-  if (has_saved(progress.step)) return record_best(progress);
+  if (has_saved(progress.step)) return best_record_.record(progress);
   save_clock_.restart(start);
   const SaveResult result =
       save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());
   record_saved(progress.step, result, parts_.clock() - start, "");
-  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
+  best_record_.set_saved(progress);
   total_pause_seconds_ += parts_.clock() - start;
-}
-
-/// Records that the last saved state is the best. When it was saved, this was not known yet.
-void Checkpointer::record_best(const TrainingProgress& progress) {
-  const std::optional<BestCheckpoint> best = make_best_record(progress);
-  if (!best || recorded_best_step_ == best->step) return;
-  session_.run_on_all_ranks("noting the best checkpoint", [&] {
-    if (session_.is_first())
-      write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
-  });
-  recorded_best_step_ = best->step;
-}
-
-void Checkpointer::restore_best(TrainingProgress& progress) {
-  const std::string root = RunPaths(config_.output_dir).checkpoints();
-  const auto exists = [&] {
-    return parts_.files.exists(checkpoint_manifest_path(
-        cat(root, "/", step_folder_name(progress.evaluations.best()->step))));
-  };
-  while (progress.evaluations.best() &&
-         !session_.broadcast_decision("looking for the best checkpoint", exists)) {
-    const int64_t step = progress.evaluations.best()->step;
-    parts_.journal.warn(
-        cat(root, "/", step_folder_name(step),
-            ": the best checkpoint is missing; the one before it or a later one replaces it"));
-    progress.evaluations.forget_best(step);
-  }
-  const auto& best = progress.evaluations.best();
-  if (!best) return remove_best_after(progress.step);
-  session_.run_on_all_ranks("noting the best checkpoint", [&] {
-    if (session_.is_first())
-      write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
-  });
-  recorded_best_step_ = best->step;
-}
-
-/// Removes the record of the best checkpoint if it names a step after `step`.
-void Checkpointer::remove_best_after(int64_t step) {
-  const std::string root = RunPaths(config_.output_dir).checkpoints();
-  session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
-    if (!session_.is_first()) return;
-    const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
-    if (best && best->step > step) remove_best(parts_.files, root);
-  });
 }
 
 void Checkpointer::load_best(const TrainingProgress& progress) {
