@@ -3,14 +3,13 @@ checkpoint outside the rotation, through stops, resumes and background saves; ea
 the texts that are generated at evaluations."""
 import json
 import math
-import pathlib
 import tempfile
 
 import numpy as np
 
 from runner import (Job, case, checkpoints, evaluations, exported_weights, ftrun, manifest, metrics,
-                    must, preload, require_near, require_same_run, run_cases, steps, tiny_data,
-                    tiny_model, tiny_weights)
+                    must, preload, require_near, run_cases, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 ROWS = 6
 
