@@ -149,15 +149,6 @@ def inputs_record(inputs):
             "first": [i["name"] for i in inputs[:3]]}
 
 
-def recorded_recipe(sidecar):
-    """Returns the recorded recipe. Earlier versions recorded every input, which is converted to the
-    present form."""
-    made_from = sidecar["made_from"]
-    if isinstance(made_from["inputs"], list):
-        made_from = {**made_from, "inputs": inputs_record(made_from["inputs"])}
-    return made_from
-
-
 def make_recipe(options, paths, encoding):
     """Returns everything on which the output depends. It is recorded, so that the same command
     finds its output up to date."""
@@ -179,7 +170,7 @@ def is_up_to_date(prefix, made_from):
     sidecar = read_sidecar(prefix)
     try:
         same = (sidecar is not None and sidecar["format"] == FORMAT
-                and recorded_recipe(sidecar) == made_from)
+                and sidecar["made_from"] == made_from)
         return same and all(
             os.stat(os.path.join(os.path.dirname(prefix), f["name"])).st_size == f["bytes"]
             for f in sidecar["files"])

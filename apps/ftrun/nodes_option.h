@@ -15,8 +15,7 @@ void add_nodes_option(CLI::App& command, int64_t& nodes);
 /// Returns a warning if tensor-parallel ranks are on different nodes when the ranks are placed in
 /// order on `nodes` nodes; "" otherwise. Throws Error(kUsage) if the number of nodes does not
 /// divide the ranks.
-std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& class_plans,
-                            int64_t nodes);
+std::string crossing_notice(const Config& config, const ClassPlans& class_plans, int64_t nodes);
 /// Returns the same warning, computed from the plan of rank 0.
 std::string crossing_notice(const LoadedConfig& loaded, const StepPlan& plan, int64_t nodes);
 

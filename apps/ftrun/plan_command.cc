@@ -13,10 +13,10 @@
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
+#include "inputs/data_check.h"
 #include "json_output.h"
 #include "model/size.h"
 #include "new_file_checks.h"
@@ -35,7 +35,6 @@
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
-#include "readable_data.h"
 #include "resource_checks.h"
 #include "search/search_task.h"
 #include "sim/class_plans.h"
@@ -128,13 +127,9 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
     PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
                                     options.nodes, first_line(time));
     if (!has_readable_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
-    if (const std::string crossing = crossing_notice(loaded, class_plans, options.nodes);
-        !crossing.empty())
-      page.warnings.push_back(crossing);
     page.device_memory = options.device_memory;
     page.host_memory = options.host_memory;
     write_plan_page(options.html, std::move(page), loaded.config, class_plans, timeline);
-    std::cout << "wrote " << terminal_text(options.html) << '\n';
   };
 }
 
@@ -247,7 +242,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
   std::vector<std::string> warnings;
   if (!shown.trains()) return warnings;
   const LoadedConfig& loaded = shown.loaded;
-  const std::string crossing = crossing_notice(loaded, shown.class_plans, options.nodes);
+  const std::string crossing = crossing_notice(loaded.config, shown.class_plans, options.nodes);
   if (!crossing.empty()) {
     warnings.push_back(crossing);
     std::cout << "\nwarning: " << crossing << '\n';

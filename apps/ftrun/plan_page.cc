@@ -1,14 +1,17 @@
 #include "plan_page.h"
 
 #include <algorithm>
+#include <iostream>
 #include <map>
 
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "model/size.h"
 #include "new_file_checks.h"
+#include "nodes_option.h"
 #include "plan_json.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -158,6 +161,8 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);
   if (!requested.what_if.empty()) facts.push_back(cat("what if ", requested.what_if));
+  if (const std::string crossing = crossing_notice(config, class_plans, nodes); !crossing.empty())
+    page.warnings.push_back(crossing);
   return page;
 }
 
@@ -211,6 +216,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
   // The path is checked again, because another file may have been made there while the search ran.
   check_plan_page_path(path);
   write_file_atomic(posix_files(), path, fill_page(plan_parts(), data));
+  std::cout << "wrote " << terminal_text(path) << '\n';
 }
 
 }  // namespace ftrun

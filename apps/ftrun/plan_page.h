@@ -32,16 +32,17 @@ struct PlanPage {
 void check_plan_page_path(const std::string& path);
 
 /// Makes the first part of a plan's page: what was planned, for which machine, with which
-/// assumptions, and `time`, the line about the time of a step.
+/// assumptions, and `time`, the line about the time of a step; and a warning if tensor-parallel
+/// ranks are on different nodes.
 PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
                          const ConfigSource& source, const RequestedMachine& requested,
                          int64_t nodes, const std::string& time);
 
-/// Writes the HTML page of a plan, which needs no other file and no network. For the lowest rank of
-/// each pipeline stage (at most 16 stages) it shows the step's time by part, and the lanes and the
-/// memory by category over the step. The size of the page is bounded, however long the program is
-/// (step_lanes()). `config` is resolved, and `timeline` is the predicted step of `class_plans`.
-/// Throws the errors of write_file_atomic().
+/// Writes the HTML page of a plan, which needs no other file and no network, and prints its path.
+/// For the lowest rank of each pipeline stage (at most 16 stages) it shows the step's time by part,
+/// and the lanes and the memory by category over the step. The size of the page is bounded, however
+/// long the program is (step_lanes()). `config` is resolved, and `timeline` is the predicted step
+/// of `class_plans`. Throws the errors of write_file_atomic().
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
                      const ClassPlans& class_plans, const StepTimeline& timeline);
 

@@ -194,7 +194,6 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   page.search = search;
   page.search["lines"] = split(search_counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, class_plans, timeline);
-  std::cout << "wrote " << terminal_text(options.html) << '\n';
 }
 
 }  // namespace

@@ -23,7 +23,6 @@
 namespace ftrun {
 namespace {
 
-constexpr int kRestartsWithoutProgress = 3;
 /// A rank is removed, if the config allows it, after it has caused this many consecutive failures
 /// without a new checkpoint.
 constexpr int kFailuresBeforeRemoval = 2;
@@ -98,7 +97,7 @@ class SupervisedRun {
 };
 
 int allowed_restarts(std::optional<int> requested, const LaunchEnvironment& launch) {
-  if (launch.nodes == 1) return requested.value_or(kRestartsWithoutProgress);
+  if (launch.nodes == 1) return requested.value_or(kDefaultRestarts);
   if (requested.value_or(0) > 0)
     throw Error(ExitCode::kUsage,
                 cat("--restarts ", *requested,

@@ -156,8 +156,9 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--restarts", options.restarts,
-                  "consecutive restarts without a new checkpoint before the run is abandoned "
-                  "(default 3; 0: no restarts)")
+                  cat("consecutive restarts without a new checkpoint before the run is abandoned "
+                      "(default ",
+                      kDefaultRestarts, "; 0: no restarts)"))
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command

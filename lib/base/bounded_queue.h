@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -29,15 +28,11 @@ class BoundedQueue {
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return closed_ || !items_.empty(); });
-    return pop_front();
-  }
-
-  /// Pops an item; returns nothing if `timeout` passes first.
-  template <typename Duration>
-  std::optional<T> pop_for(Duration timeout) {
-    std::unique_lock lock(mutex_);
-    ready_.wait_for(lock, timeout, [&] { return closed_ || !items_.empty(); });
-    return pop_front();
+    if (items_.empty()) return std::nullopt;
+    std::optional<T> item(std::move(items_.front()));
+    items_.pop_front();
+    space_.notify_one();
+    return item;
   }
 
   void close() {
@@ -48,14 +43,6 @@ class BoundedQueue {
   }
 
  private:
-  std::optional<T> pop_front() {
-    if (items_.empty()) return std::nullopt;
-    std::optional<T> item(std::move(items_.front()));
-    items_.pop_front();
-    space_.notify_one();
-    return item;
-  }
-
   const size_t capacity_;
   std::mutex mutex_;
   std::condition_variable ready_;

@@ -245,21 +245,6 @@ class PosixFileSystem : public FileSystem {
   const Modes modes_;
 };
 
-void write_synced(FileSystem& files, const std::string& path, std::string_view content) {
-  const auto file = files.create(path);
-  file->write(content.data(), content.size());
-  file->sync();
-  file->close();
-}
-
-/// Removes a path after a failure and ignores errors of the removal: the user must see the failure.
-void remove_quietly(FileSystem& files, const std::string& path) {
-  try {
-    files.remove_all(path);
-  } catch (const Error&) {
-  }
-}
-
 size_t size_of(int fd) {
   struct stat info {};
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
@@ -377,10 +362,24 @@ void make_lasting_folder(FileSystem& files, const std::string& path) {
   files.sync_folder(parent);
 }
 
+void write_synced(FileSystem& files, const std::string& path, std::span<const std::byte> content) {
+  const auto file = files.create(path);
+  file->write(content.data(), content.size());
+  file->sync();
+  file->close();
+}
+
+void remove_quietly(FileSystem& files, const std::string& path) {
+  try {
+    files.remove_all(path);
+  } catch (const Error&) {
+  }
+}
+
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {
   const std::string temporary = unique_name(path);
   try {
-    write_synced(files, temporary, content);
+    write_synced(files, temporary, std::as_bytes(std::span(content)));
     files.rename(temporary, path);
   } catch (...) {
     remove_quietly(files, temporary);

@@ -73,6 +73,11 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
 /// below the folder survives a power cut.
 void make_lasting_folder(FileSystem& files, const std::string& path);
 
+/// Creates a file with this content, or replaces the content of an existing one, and syncs it.
+void write_synced(FileSystem& files, const std::string& path, std::span<const std::byte> content);
+/// Removes a path after a failure and ignores errors of the removal: the user must see the failure.
+void remove_quietly(FileSystem& files, const std::string& path);
+
 /// Writes a file so that a reader sees the old or the new content, never a part of it: it writes
 /// under a unique name in the same folder, syncs, renames, and syncs the folder. A failure before
 /// the rename leaves the old content and removes the temporary file.

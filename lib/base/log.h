@@ -40,9 +40,6 @@ void flush_log();
 inline void log_debug(std::string_view message) {
   log_line(LogLevel::kDebug, message);
 }
-inline void log_info(std::string_view message) {
-  log_line(LogLevel::kInfo, message);
-}
 /// Logs something that the user should know once: a default that was chosen, a key without effect.
 inline void log_notice(std::string_view message) {
   log_line(LogLevel::kNotice, message);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -36,10 +37,7 @@ void write_new_file(const std::string& path, std::string_view content) {
   const std::string temporary = unique_name(path);
   int error_number = 0;
   try {
-    const std::unique_ptr<WritableFile> file = files.create(temporary);
-    file->write(content.data(), content.size());
-    file->sync();
-    file->close();
+    write_synced(files, temporary, std::as_bytes(std::span(content)));
     error_number = move_to_new(temporary, path);
   } catch (...) {
     remove_tree(temporary);

@@ -184,11 +184,7 @@ void Checkpoint::add_states() {
         refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
                    ": ", manifest_.files[i].file, " and ", manifest_.files[found.file].file,
                    " disagree about its dtype or shape"));
-      int64_t position = 0;
-      for (const Box& box : slice.boxes) {
-        found.boxes.push_back({box, i, j, position});
-        position += box.numel();
-      }
+      found.boxes.push_back({slice.box, i, j});
     }
   for (auto& [key, found] : all) {
     StoredBoxes boxes(
@@ -330,7 +326,7 @@ void Checkpoint::read(const StateSlice& slice) {
     const bool is_verified = verified_[stored.file][stored.slice];
     TensorRead tensor(file, info, !is_verified, info.end);
     visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
-      tensor.copy(stored.position + from, count, slice.dtype, out + to * size);
+      tensor.copy(from, count, slice.dtype, out + to * size);
     });
     if (!is_verified) verify(stored.file, stored.slice, tensor.checksum());
   };

@@ -29,8 +29,7 @@ constexpr size_t kHashDigits = 16;
 }
 
 json slice_json(const SliceRecord& slice) {
-  require(slice.boxes.size() == 1, "the slice is one box");
-  const Box& box = slice.boxes.front();
+  const Box& box = slice.box;
   return {{"tensor", slice.tensor},      {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
           {"shape", slice.tensor_shape}, {"offset", box.offset}, {"extent", box.extent},
           {"xxh3", hex64(slice.xxh3)}};
@@ -70,26 +69,7 @@ std::string whole_name(const SliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-/// Adds a range of format 1: elements [begin, end) of the flattened tensor. Its entry has one
-/// dimension unless it is the whole tensor.
-void add_range(SliceRecord& slice, const json& value, const std::string& where) {
-  const Box whole = whole_box(slice.tensor_shape);
-  const int64_t elements = whole.numel();
-  const int64_t begin = json_int(value, "begin", where);
-  const int64_t end = json_int(value, "end", where, begin);
-  if (end > elements)
-    refuse_manifest(
-        cat(where, ": the slice ends at ", end, ", the tensor has ", elements, " elements"));
-  if (begin == end) refuse_manifest(cat(where, ": the slice is empty"));
-  slice.boxes = cut_box(whole, begin, end);
-  slice.entry = whole_name(slice);
-  slice.entry_shape = slice.tensor_shape;
-  if (end - begin == elements) return;
-  slice.entry += cat("[", begin, ":", end, "]");
-  slice.entry_shape = {end - begin};
-}
-
-SliceRecord slice_from(const json& value, int format, const std::string& file_where) {
+SliceRecord slice_from(const json& value, const std::string& file_where) {
   SliceRecord slice;
   slice.tensor = json_text(value, "tensor", file_where);
   const std::string where = cat(file_where, ": tensor \"", printable(slice.tensor), "\"");
@@ -100,11 +80,8 @@ SliceRecord slice_from(const json& value, int format, const std::string& file_wh
   slice.dtype = *dtype_from_name(dtype);
   slice.tensor_shape = sizes_from(value, "shape", where);
   checked_elements(slice.tensor_shape, where + ": shape");
-  if (format == 1)
-    add_range(slice, value, where);
-  else
-    slice = slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape,
-                         box_from(value, slice.tensor_shape, where));
+  slice = slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape,
+                       box_from(value, slice.tensor_shape, where));
   if (slice.tensor.empty() || slice.kind.empty() || !tensor_name_problem(slice.entry).empty())
     refuse_manifest(cat(where, ": the name or its kind \"", printable(slice.kind),
                         "\" is empty, too long, a path, or holds a control character"));
@@ -133,7 +110,7 @@ std::string record_lines(const RankRecord& record) {
   return text + "\n ]}";
 }
 
-RankRecord record_from(const json& value, int format, const std::string& where) {
+RankRecord record_from(const json& value, const std::string& where) {
   RankRecord record;
   const int64_t rank = json_int(value, "rank", where);
   if (rank > 1'000'000) refuse_manifest(cat(where, ": rank ", rank, " is too large"));
@@ -149,7 +126,7 @@ RankRecord record_from(const json& value, int format, const std::string& where) 
   if (value.contains("read_back")) record.read_back = json_text(value, "read_back", file_where);
   std::set<std::string> entries;
   for (const json& item : json_array(value, "slices", file_where)) {
-    record.slices.push_back(slice_from(item, format, file_where));
+    record.slices.push_back(slice_from(item, file_where));
     const std::string& name = record.slices.back().entry;
     if (!entries.insert(name).second)
       refuse_manifest(cat(file_where, ": slice \"", printable(name), "\" appears twice"));
@@ -252,7 +229,7 @@ SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
       ranges.push_back(cat(box.offset[d], ":", box.offset[d] + box.extent[d]));
     slice.entry += cat("[", join(ranges, ","), "]");
   }
-  slice.boxes.push_back(std::move(box));
+  slice.box = std::move(box);
   return slice;
 }
 
@@ -265,7 +242,7 @@ std::string rank_record_text(const RankRecord& record) {
 }
 
 RankRecord rank_record_from(std::string_view text, const std::string& where) {
-  return record_from(parse_json_strict(text, where), kCheckpointFormat, where);
+  return record_from(parse_json_strict(text, where), where);
 }
 
 std::string manifest_text(const CheckpointManifest& manifest) {
@@ -284,17 +261,17 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
   verified_rest(text, path);
   const json value = parse_json_strict(text, path);
   const int64_t format = json_int(value, "format", path);
-  if (format != 1 && format != kCheckpointFormat)
+  if (format != kCheckpointFormat)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has checkpoint format ", format,
-                    ", but this ftrun reads formats 1 and ", kCheckpointFormat),
+                cat(path, ": has checkpoint format ", format, ", but this ftrun reads format ",
+                    kCheckpointFormat),
                 "use the version of ftrun that wrote it");
   CheckpointManifest manifest;
   manifest.format = static_cast<int>(format);
   manifest.serial = json_int(value, "serial", path);
   manifest.meta = meta_from(json_object(value, "meta", path), path);
   for (const json& item : json_array(value, "files", path))
-    manifest.files.push_back(record_from(item, manifest.format, path));
+    manifest.files.push_back(record_from(item, path));
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].rank != static_cast<int>(i))
       refuse_manifest(

@@ -13,9 +13,8 @@
 
 namespace ftrun {
 
-/// The number of the checkpoint format that is written (docs/checkpoint.md). Checkpoints
-/// record it, so a number never gets another meaning. Format 1, whose slices are ranges of the
-/// flattened tensor, can still be read.
+/// The number of the checkpoint format (docs/checkpoint.md). Checkpoints record it, so a number
+/// never gets another meaning.
 inline constexpr int kCheckpointFormat = 2;
 
 /// The name of the file in a checkpoint's folder that describes the checkpoint.
@@ -62,9 +61,8 @@ struct SliceRecord {
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  /// The boxes that the slice holds, row by row and one after another: one box, or several if a
-  /// range of format 1 cuts a row.
-  std::vector<Box> boxes;
+  /// The box that the slice holds, row by row.
+  Box box;
   /// The entry's name and shape in the safetensors file.
   std::string entry;
   std::vector<int64_t> entry_shape;
@@ -124,7 +122,7 @@ struct CheckpointMeta {
   /// The degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
   /// Other records by name, which are kept unchanged: kConfigRecord, kImportRecord (import.h),
-  /// kBaseRecord, kEvaluationRecord and kNonfiniteRecord (inputs/resume_policy.h).
+  /// kBaseRecord, kEvaluationRecord and kNonfiniteRecord (inputs/checkpoint_fields.h).
   std::map<std::string, std::string> extra;
 };
 

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
+#include "checkpoint/exported_config.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
@@ -281,10 +282,7 @@ class ShardWriter {
 
 OutputFile write_bytes(FileSystem& files, const std::string& folder, const std::string& name,
                        std::span<const std::byte> bytes) {
-  auto file = files.create((fs::path(folder) / name).string());
-  file->write(bytes.data(), bytes.size());
-  file->sync();
-  file->close();
+  write_synced(files, (fs::path(folder) / name).string(), bytes);
   return {name, static_cast<int64_t>(bytes.size()), xxh3(bytes.data(), bytes.size())};
 }
 
@@ -436,9 +434,8 @@ std::string config_name(const ExportOptions& options) {
 
 /// Lists the names of all files that write_all() makes.
 std::vector<std::string> written_files(FileSystem& files, const ExportOptions& options,
-                                       const std::vector<ExportTensor>& tensors) {
+                                       const std::vector<WeightFile>& shards) {
   std::vector<std::string> names = copied_files(files, options);
-  const std::vector<WeightFile> shards = make_shards(options, tensors);
   for (const WeightFile& shard : shards) names.push_back(shard.file);
   if (shards.size() > 1) names.emplace_back(kModelIndex);
   names.push_back(config_name(options));
@@ -446,9 +443,8 @@ std::vector<std::string> written_files(FileSystem& files, const ExportOptions& o
 }
 
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
-               const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
+               const std::vector<WeightFile>& shards, const ReadPiece& read) {
   std::vector<OutputFile> written = copy_files(files, folder, options);
-  const std::vector<WeightFile> shards = make_shards(options, tensors);
   for (const WeightFile& shard : shards)
     written.push_back(ShardWriter(files, folder, options, shard, read).write());
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
@@ -465,75 +461,6 @@ IsOurs is_left_of(const std::string& path, FileSystem& files) {
                                                              const std::string& path) {
     return leftover.original == name && is_unfinished_output(files, path);
   };
-}
-
-/// Removes an unfinished export after a failure. Errors of the removal are ignored, because the
-/// failure itself is reported.
-void remove_unfinished(FileSystem& files, const std::string& made) {
-  try {
-    files.remove_all(made);
-  } catch (const Error&) {
-  }
-}
-
-/// Returns RoPE settings that transformers 4 writes as `theta` and, if there is one, `scaling`, in
-/// the form of transformers 5: one object.
-nlohmann::ordered_json as_rope_parameters(const nlohmann::ordered_json& theta,
-                                          const nlohmann::ordered_json& scaling) {
-  nlohmann::ordered_json rope{{"rope_type", "default"}};
-  if (scaling.is_object()) rope = scaling;
-  rope["rope_theta"] = theta;
-  if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
-  return rope;
-}
-
-/// Returns the rope_scaling of transformers 4 that is equivalent to `rope` without its theta.
-nlohmann::ordered_json as_rope_scaling(nlohmann::ordered_json rope) {
-  rope.erase("rope_theta");
-  const bool plain = !rope.contains("rope_type") || rope["rope_type"] == "default";
-  return plain ? nlohmann::ordered_json(nullptr) : rope;
-}
-
-/// Writes RoPE settings in both forms for a model family whose sliding-window layers have their own
-/// RoPE (Gemma 3).
-void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
-  constexpr const char* kFull = "full_attention";
-  constexpr const char* kWindow = "sliding_attention";
-  if (config.contains("rope_parameters") && config["rope_parameters"].is_object()) {
-    const nlohmann::ordered_json ropes = config["rope_parameters"];
-    const auto has_theta = [&](const char* type) {
-      return ropes.contains(type) && ropes[type].is_object() && ropes[type].contains("rope_theta");
-    };
-    if (has_theta(kFull) && !config.contains("rope_theta")) {
-      config["rope_theta"] = ropes[kFull]["rope_theta"];
-      if (!config.contains("rope_scaling")) config["rope_scaling"] = as_rope_scaling(ropes[kFull]);
-    }
-    if (has_theta(kWindow) && !config.contains("rope_local_base_freq"))
-      config["rope_local_base_freq"] = ropes[kWindow]["rope_theta"];
-  } else if (config.contains("rope_theta")) {
-    const auto scaling = config.value("rope_scaling", nlohmann::ordered_json(nullptr));
-    config["rope_parameters"] = {
-        {kFull, as_rope_parameters(config["rope_theta"], scaling)},
-        {kWindow, as_rope_parameters(config["rope_local_base_freq"], nullptr)}};
-  }
-}
-
-/// Writes RoPE settings in the form of transformers 5, one object, and in that of transformers 4,
-/// two keys.
-void spell_rope_both_ways(nlohmann::ordered_json& config) {
-  const bool has_new = config.contains("rope_parameters") && config["rope_parameters"].is_object();
-  if (config.contains("rope_local_base_freq") ||
-      (has_new && config["rope_parameters"].contains("full_attention")))
-    return spell_layer_ropes_both_ways(config);
-  if (has_new && config["rope_parameters"].contains("rope_theta") &&
-      !config.contains("rope_theta")) {
-    const nlohmann::ordered_json rope = config["rope_parameters"];
-    config["rope_theta"] = rope["rope_theta"];
-    if (!config.contains("rope_scaling")) config["rope_scaling"] = as_rope_scaling(rope);
-  } else if (!has_new && config.contains("rope_theta")) {
-    const auto scaling = config.value("rope_scaling", nlohmann::ordered_json(nullptr));
-    config["rope_parameters"] = as_rope_parameters(config["rope_theta"], scaling);
-  }
 }
 
 }  // namespace
@@ -562,26 +489,6 @@ std::vector<ExportPiece> export_pieces(const ExportOptions& options,
     each_piece(shard, options.piece_elements,
                [&](ExportPiece piece) { pieces.push_back(std::move(piece)); });
   return pieces;
-}
-
-std::string exported_config(const std::string& config_json, DType dtype,
-                            const std::string& decoder_key, const std::string& where) {
-  if (!parse_json_strict(config_json, where).is_object())
-    throw Error(ExitCode::kBadInput, cat(where, ": must be a JSON object"),
-                "use the config.json of the model that was trained");
-  auto config = nlohmann::ordered_json::parse(config_json);
-  const char* name = dtype == DType::kF32   ? "float32"
-                     : dtype == DType::kF16 ? "float16"
-                                            : "bfloat16";
-  config["dtype"] = name;
-  config["torch_dtype"] = name;
-  config.erase("quantization_config");  // the written weights are not quantized
-  // Settings for other parts of a multimodal model stay.
-  auto& decoder = decoder_key.empty() ? config : config[decoder_key];
-  for (const char* key : {"dtype", "torch_dtype"})
-    if (decoder.contains(key)) decoder[key] = name;
-  spell_rope_both_ways(decoder);
-  return config.dump(2) + "\n";
 }
 
 void recover_export(FileSystem& files, const std::string& folder) {
@@ -617,24 +524,25 @@ void export_model(FileSystem& files, const ExportOptions& options,
   check_export(files, options, tensors);
   const std::optional<FolderIdentity> before = folder_identity(folder);
   const std::string made = temporary_beside(folder);
+  const std::vector<WeightFile> shards = make_shards(options, tensors);
   OwnedFd held, held_old;
   try {
-    held = begin_output(files, made, written_files(files, options, tensors));
-    write_all(files, made, options, tensors, read);
+    held = begin_output(files, made, written_files(files, options, shards));
+    write_all(files, made, options, shards, read);
     // Compares the folder's contents once more right before it is replaced: both the export and
     // this comparison may take long.
     check_replaceable(files, folder, OutputCheck::kContents);
     held_old = lock_folder(folder);
     check_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
-    remove_unfinished(files, made);
+    remove_quietly(files, made);
     throw;
   }
   try {
     replace_folder(files, made, folder, kOutputMark, before);
   } catch (...) {
     // The new folder is not in place, so `made` is still the unfinished export.
-    remove_unfinished(files, made);
+    remove_quietly(files, made);
     throw;
   }
 }

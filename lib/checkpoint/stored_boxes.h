@@ -17,8 +17,6 @@ struct StoredBox {
   /// The index of the file, and of the slice in the file.
   size_t file = 0;
   size_t slice = 0;
-  /// The element of the slice's data at which the box begins.
-  int64_t position = 0;
 };
 
 /// StoredBoxes holds the boxes of one state tensor in a checkpoint's files, which may overlap, and

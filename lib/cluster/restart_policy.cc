@@ -34,8 +34,7 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
     first_failure_ = failure;
   }
   last_saved_ = saved;
-  if (may_succeed_on_restart(failure) &&
-      restarts_without_progress_ < options_.max_restarts_without_progress) {
+  if (restarts_without_progress_ < options_.max_restarts_without_progress) {
     ++restarts_without_progress_;
     local_ranks_ = decision.restart.local_ranks;
     decision.delay = delay();

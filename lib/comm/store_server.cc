@@ -140,6 +140,28 @@ Outgoing answer_with(const Value& field) {
   return out;
 }
 
+/// Returns whether a request has as many fields as its operation needs.
+bool has_valid_fields(const StoreRequest& request) {
+  const size_t fields = request.fields.size();
+  switch (request.operation) {
+    case StoreOperation::kSet:
+      return fields % 2 == 0;
+    case StoreOperation::kAdd:
+    case StoreOperation::kAppend:
+      return fields == 2;
+    case StoreOperation::kCompareSet:
+      return fields == 3;
+    case StoreOperation::kDelete:
+      return fields == 1;
+    case StoreOperation::kGet:
+    case StoreOperation::kWait:
+    case StoreOperation::kCheck:
+    case StoreOperation::kCount:
+      return true;
+  }
+  return false;
+}
+
 std::span<const uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -181,7 +203,13 @@ struct StoreServer::Loop {
   void update_peer(Peer& peer);
   void record_stored();
   bool store(const std::string& key, std::string_view value);
-  Outgoing add(const StoreRequest& request);
+  Outgoing set(const std::vector<std::string>& fields);
+  Outgoing check(const std::vector<std::string>& keys) const;
+  Outgoing add(const std::string& key, const std::string& number);
+  Outgoing append(const std::string& key, const std::string& more);
+  Outgoing compare_set(const std::string& key, const std::string& expected,
+                       const std::string& wanted);
+  Outgoing erase(const std::string& key);
   void check_waiting();
   void check_waiting(const std::string& key);
   void expire();
@@ -517,69 +545,78 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   return true;
 }
 
+Outgoing StoreServer::Loop::set(const std::vector<std::string>& fields) {
+  bool fits = true;
+  for (size_t i = 0; i < fields.size(); i += 2) fits = store(fields[i], fields[i + 1]) && fits;
+  return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
+}
+
+Outgoing StoreServer::Loop::check(const std::vector<std::string>& keys) const {
+  const bool all_there =
+      std::ranges::all_of(keys, [&](const std::string& key) { return values.contains(key); });
+  return answer(all_there ? StoreAnswer::kDone : StoreAnswer::kNo);
+}
+
 /// Adds to a number, which is kept as its decimal text, as c10d's stores do.
-Outgoing StoreServer::Loop::add(const StoreRequest& request) {
+Outgoing StoreServer::Loop::add(const std::string& key, const std::string& number) {
   int64_t sum = 0, more = 0;
-  const auto read = [](std::string_view text, int64_t& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto read = [](std::string_view text, int64_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
   };
-  const auto known = values.find(request.fields[0]);
-  if (!read(request.fields[1], more) || (known != values.end() && !read(*known->second, sum)) ||
-      __builtin_add_overflow(sum, more, &sum) || !store(request.fields[0], std::to_string(sum)))
+  const auto known = values.find(key);
+  if (!read(number, more) || (known != values.end() && !read(*known->second, sum)) ||
+      __builtin_add_overflow(sum, more, &sum) || !store(key, std::to_string(sum)))
     return answer(StoreAnswer::kRefused);
-  return answer(StoreAnswer::kDone, {*values[request.fields[0]]});
+  return answer(StoreAnswer::kDone, {*values[key]});
+}
+
+Outgoing StoreServer::Loop::append(const std::string& key, const std::string& more) {
+  const bool fits = store(key, values.contains(key) ? *values[key] + more : more);
+  return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
+}
+
+/// Replaces a value if it is the expected one; an expected "" also means that the key is not there.
+Outgoing StoreServer::Loop::compare_set(const std::string& key, const std::string& expected,
+                                        const std::string& wanted) {
+  const auto known = values.find(key);
+  if (known == values.end() && !expected.empty()) return answer(StoreAnswer::kDone, {expected});
+  if (known != values.end() && *known->second != expected)
+    return answer(StoreAnswer::kDone, {*known->second});
+  if (!store(key, wanted)) return answer(StoreAnswer::kRefused);
+  return answer(StoreAnswer::kDone, {wanted});
+}
+
+Outgoing StoreServer::Loop::erase(const std::string& key) {
+  const auto known = values.find(key);
+  if (known == values.end()) return answer(StoreAnswer::kNo);
+  stored_bytes -= known->first.size() + known->second->size();
+  values.erase(known);
+  record_stored();
+  return answer(StoreAnswer::kDone);
 }
 
 Outgoing StoreServer::Loop::run(const StoreRequest& request) {
-  const std::vector<std::string>& fields = request.fields;
   ++owner.requests_;
-  const auto need = [&](size_t count) { return fields.size() == count; };
+  if (!has_valid_fields(request)) return answer(StoreAnswer::kRefused);
+  const std::vector<std::string>& fields = request.fields;
   switch (request.operation) {
-    case StoreOperation::kSet: {
-      if (fields.size() % 2 != 0) break;
-      bool fits = true;
-      for (size_t i = 0; i < fields.size(); i += 2) fits = store(fields[i], fields[i + 1]) && fits;
-      return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
-    }
+    case StoreOperation::kSet:
+      return set(fields);
     case StoreOperation::kGet:
       return values_of(fields);
     case StoreOperation::kWait:
       return answer(StoreAnswer::kDone);
     case StoreOperation::kCheck:
-      return answer(
-          std::ranges::all_of(fields, [&](const std::string& key) { return values.contains(key); })
-              ? StoreAnswer::kDone
-              : StoreAnswer::kNo);
+      return check(fields);
     case StoreOperation::kAdd:
-      if (need(2)) return add(request);
-      break;
+      return add(fields[0], fields[1]);
     case StoreOperation::kAppend:
-      if (need(2))
-        return answer(store(fields[0],
-                            values.contains(fields[0]) ? *values[fields[0]] + fields[1] : fields[1])
-                          ? StoreAnswer::kDone
-                          : StoreAnswer::kRefused);
-      break;
-    case StoreOperation::kCompareSet: {
-      if (!need(3)) break;
-      const auto known = values.find(fields[0]);
-      if (known == values.end() && !fields[1].empty())
-        return answer(StoreAnswer::kDone, {fields[1]});
-      if (known != values.end() && *known->second != fields[1])
-        return answer(StoreAnswer::kDone, {*known->second});
-      if (!store(fields[0], fields[2])) return answer(StoreAnswer::kRefused);
-      return answer(StoreAnswer::kDone, {fields[2]});
-    }
-    case StoreOperation::kDelete: {
-      if (!need(1)) break;
-      const auto known = values.find(fields[0]);
-      if (known == values.end()) return answer(StoreAnswer::kNo);
-      stored_bytes -= known->first.size() + known->second->size();
-      values.erase(known);
-      record_stored();
-      return answer(StoreAnswer::kDone);
-    }
+      return append(fields[0], fields[1]);
+    case StoreOperation::kCompareSet:
+      return compare_set(fields[0], fields[1], fields[2]);
+    case StoreOperation::kDelete:
+      return erase(fields[0]);
     case StoreOperation::kCount:
       return answer(StoreAnswer::kDone, {std::to_string(values.size())});
   }

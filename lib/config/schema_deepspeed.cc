@@ -179,14 +179,9 @@ void declare_precision(Schema& s) {
   types.any_value("buffer_dtype", "dtype of buffers.");
 }
 
-void declare_zero(Schema& s) {
-  auto zero = section(
-      s,
-      {.path = "zero_optimization",
-       .doc = "ZeRO: which state is sharded over data-parallel ranks.",
-       .vocabulary = kDs,
-       .may_change = true},
-      [](auto& c) -> auto& { return c.zero; });
+namespace {
+
+void declare_zero_keys(Rows<ZeroConfig>& zero) {
   zero.key("stage", &ZeroConfig::stage,
            "State that is sharded. 0: none. 1: optimizer state. 2: also gradients. 3: also "
            "parameters. FSDP's names are also accepted.")
@@ -270,7 +265,10 @@ void declare_zero(Schema& s) {
            "Data-parallel ranks of a shard group (MiCS, stage 3); it sets parallel.data_replicate "
            "to data / mics_shard_size.")
       .in_unit("ranks");
+}
 
+/// Adds keys of DeepSpeed that are checked but not kept.
+void declare_checked_zero_keys(SectionRows& zero) {
   zero.checked_only<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
   zero.checked_only<bool>("elastic_checkpoint", false,
                           "ftrun's checkpoints load in every topology.");
@@ -299,6 +297,10 @@ void declare_zero(Schema& s) {
       .refuse_unless_default();
   zero.checked_only<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.")
       .refuse_unless_default();
+}
+
+/// Adds the sections of ZeRO that ftrun does not have.
+void declare_foreign_zero_sections(Schema& s) {
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,
@@ -317,7 +319,9 @@ void declare_zero(Schema& s) {
                  .treatment = KeyTreatment::kNotice,
                  .nullable = true,
                  .free_form = true});
+}
 
+void declare_offload_param(Schema& s) {
   auto param = section(
       s,
       {.path = "zero_optimization.offload_param",
@@ -345,7 +349,9 @@ void declare_zero(Schema& s) {
       .notice("with device nvme all parameters are on the disk; device cpu keeps them in memory");
   param.key("pin_memory", &OffloadParamConfig::pin_memory,
             "Use page-locked host memory if there is a device.");
+}
 
+void declare_offload_optimizer(Schema& s) {
   auto optimizer = section(
       s,
       {.path = "zero_optimization.offload_optimizer",
@@ -378,6 +384,23 @@ void declare_zero(Schema& s) {
   optimizer.checked_only<bool>("super_offload", false, "SuperOffload's scheduling.");
   optimizer.checked_only<double>("cpuadam_cores_perc", 0.8, "Share of cores for the update.")
       .range(0, 1);
+}
+
+}  // namespace
+
+void declare_zero(Schema& s) {
+  auto zero = section(
+      s,
+      {.path = "zero_optimization",
+       .doc = "ZeRO: which state is sharded over data-parallel ranks.",
+       .vocabulary = kDs,
+       .may_change = true},
+      [](auto& c) -> auto& { return c.zero; });
+  declare_zero_keys(zero);
+  declare_checked_zero_keys(zero);
+  declare_foreign_zero_sections(s);
+  declare_offload_param(s);
+  declare_offload_optimizer(s);
 }
 
 }  // namespace ftrun

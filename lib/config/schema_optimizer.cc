@@ -176,35 +176,14 @@ Types names_of(std::initializer_list<SchedulerType> types) {
   return names;
 }
 
-}  // namespace
-
-void declare_scheduler(Schema& s) {
-  const auto part = [](auto& c) -> auto& {
-    return c.scheduler;
-  };
-  auto scheduler = section(
-      s,
-      {.path = "scheduler", .doc = "Absent: constant after train.warmup_steps.", .vocabulary = kDs},
-      part);
-  const std::string types_text =
-      cat("DeepSpeed's ", schedulers_text(SchedulerOrigin::kDeepSpeed), ", or Hugging Face's ",
-          schedulers_text(SchedulerOrigin::kTransformers), ".");
-  auto& type = scheduler.key("type", &SchedulerConfig::type, types_text.c_str()).in_any_case();
-  for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits)
-    if (!traits.alias.empty()) type.synonym(traits.alias.data(), traits.name.data());  // literals
-
-  auto params = section(
-      s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .vocabulary = kDs},
-      part);
+void declare_warmup_parameters(Rows<SchedulerConfig>& params) {
   using C = SchedulerConfig;
   using S = SchedulerType;
   const Types warmup = names_of({S::kWarmupLR, S::kWarmupDecayLR});
-  const Types stable_decay = names_of({S::kWarmupStableDecay});
   const Types all_warmup =
       schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.warms_up; });
   const Types with_total =
       schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.has_total; });
-  const Types cycle = names_of({S::kOneCycle}), range_test = names_of({S::kLRRangeTest});
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
       .at_least(0)
       .for_types(warmup);
@@ -228,6 +207,12 @@ void declare_scheduler(Schema& s) {
       .unset_is_zero()
       .defaults_to("the run's steps")
       .for_types(with_total);
+}
+
+void declare_decay_parameters(Rows<SchedulerConfig>& params) {
+  using C = SchedulerConfig;
+  using S = SchedulerType;
+  const Types stable_decay = names_of({S::kWarmupStableDecay});
   params.key("warmup_min_ratio", &C::warmup_min_ratio, "Start, as a share of optimizer.params.lr.")
       .at_least(0)
       .for_types(names_of({S::kWarmupCosineLR}));
@@ -279,6 +264,11 @@ void declare_scheduler(Schema& s) {
            "optimizer.params.lr.")
       .range(0, 1)
       .for_types(stable_decay);
+}
+
+void declare_cycle_parameters(Rows<SchedulerConfig>& params) {
+  using C = SchedulerConfig;
+  const Types cycle = names_of({SchedulerType::kOneCycle});
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; required.")
       .at_least(0)
       .for_types(cycle);
@@ -323,6 +313,11 @@ void declare_scheduler(Schema& s) {
       .for_types(cycle);
   params.key("decay_mom_rate", &C::decay_mom_rate, "Decay of beta1 after the cycle.")
       .for_types(cycle);
+}
+
+void declare_range_test_parameters(Rows<SchedulerConfig>& params) {
+  using C = SchedulerConfig;
+  const Types range_test = names_of({SchedulerType::kLRRangeTest});
   params.key("lr_range_test_min_lr", &C::lr_range_test_min_lr, "Learning rate at the start.")
       .greater_than(0)
       .for_types(range_test);
@@ -334,6 +329,32 @@ void declare_scheduler(Schema& s) {
       .for_types(range_test);
   params.key("lr_range_test_staircase", &C::lr_range_test_staircase, "Increase in stairs.")
       .for_types(range_test);
+}
+
+}  // namespace
+
+void declare_scheduler(Schema& s) {
+  const auto part = [](auto& c) -> auto& {
+    return c.scheduler;
+  };
+  auto scheduler = section(
+      s,
+      {.path = "scheduler", .doc = "Absent: constant after train.warmup_steps.", .vocabulary = kDs},
+      part);
+  const std::string types_text =
+      cat("DeepSpeed's ", schedulers_text(SchedulerOrigin::kDeepSpeed), ", or Hugging Face's ",
+          schedulers_text(SchedulerOrigin::kTransformers), ".");
+  auto& type = scheduler.key("type", &SchedulerConfig::type, types_text.c_str()).in_any_case();
+  for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits)
+    if (!traits.alias.empty()) type.synonym(traits.alias.data(), traits.name.data());  // literals
+
+  auto params = section(
+      s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .vocabulary = kDs},
+      part);
+  declare_warmup_parameters(params);
+  declare_decay_parameters(params);
+  declare_cycle_parameters(params);
+  declare_range_test_parameters(params);
   params
       .checked_only<int64_t>(
           "last_batch_iteration", -1,

@@ -123,7 +123,6 @@ void declare_train(Schema& s) {
       .at_least(1)
       .in_unit("steps")
       .may_change();
-
   train
       .key("check_replicas", &TrainConfig::check_replicas,
            "Steps between two comparisons of state that several ranks share (whole parameters, "
@@ -132,7 +131,9 @@ void declare_train(Schema& s) {
       .at_least(0)
       .in_unit("steps")
       .may_change();
+}
 
+void declare_evaluation(Schema& s) {
   auto evaluation = section(
       s,
       {.path = "train.evaluation",
@@ -177,7 +178,9 @@ void declare_train(Schema& s) {
       .key("min_delta", &EarlyStoppingConfig::min_delta,
            "A metric counts as improved only if it beats the last improvement by more than this.")
       .at_least(0);
+}
 
+void declare_train_outputs(Schema& s) {
   auto log = section(
       s,
       {.path = "train.log",
@@ -501,6 +504,8 @@ void declare_own_sections(Schema& s) {
   declare_adapter(s);
   declare_quantization(s);
   declare_train(s);
+  declare_evaluation(s);
+  declare_train_outputs(s);
   declare_parallel(s);
   declare_recompute(s);
   declare_checkpoint(s);

@@ -12,10 +12,10 @@ namespace ftrun {
 namespace {
 
 TokenFileOptions file_options(const SequenceSetOptions& options) {
-  return {.format = options.format,
-          .dtype = options.dtype,
-          .end_of_document = options.end_of_document,
-          .find_documents = options.packing != SequencePacking::kConcat};
+  TokenFileOptions files = header_options(options);
+  files.end_of_document = options.end_of_document;
+  files.find_documents = options.packing != SequencePacking::kConcat;
+  return files;
 }
 
 int64_t checked_length(const SequenceSetOptions& options) {
@@ -27,6 +27,10 @@ int64_t checked_length(const SequenceSetOptions& options) {
 }
 
 }  // namespace
+
+TokenFileOptions header_options(const SequenceSetOptions& options) {
+  return {.format = options.format, .dtype = options.dtype};
+}
 
 SequenceSet::SequenceSet(const std::vector<std::string>& paths, const SequenceSetOptions& options)
     : data_(paths, file_options(options)),

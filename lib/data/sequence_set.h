@@ -30,6 +30,9 @@ struct SequenceSetOptions {
   std::optional<int32_t> end_of_document;
 };
 
+/// Returns the options with which the headers of the set's files are read (check_headers()).
+TokenFileOptions header_options(const SequenceSetOptions& options);
+
 /// SequenceSet is a data set cut into sequences of a fixed length. It is immutable; any number of
 /// threads may read it.
 class SequenceSet {

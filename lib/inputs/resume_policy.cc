@@ -5,13 +5,10 @@
 #include <string_view>
 #include <variant>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/import.h"
-#include "checkpoint/json_strict.h"
 #include "config/schema.h"
+#include "inputs/checkpoint_fields.h"
 #include "report/plain_json.h"
 #include "report/resume_check.h"
 
@@ -44,16 +41,6 @@ bool may_change(const std::string& field) {
   });
 }
 
-/// Returns the saved config with the seed that the checkpoint records separately.
-std::string config_to_compare(const CheckpointMeta& saved, const std::string& now) {
-  const auto kept = saved.extra.find(kConfigRecord);
-  const std::string& text = kept == saved.extra.end() ? now : kept->second;
-  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object() || !config.contains("train") || !config["train"].is_object()) return text;
-  config["train"]["seed"] = saved.seed;
-  return config.dump(2);
-}
-
 /// Returns whether a difference is a key of the config that the record's version did not know, and
 /// that this run leaves at its default.
 bool is_new_default(const ManifestDifference& difference) {
@@ -73,25 +60,6 @@ bool is_new_default(const ManifestDifference& difference) {
       },
       field->default_value);
   return is_default;
-}
-
-ImportRecord import_record(const CheckpointMeta& saved) {
-  return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
-}
-
-/// Returns this run's config with the known settings of the other program in place of its own.
-/// Settings that this run's config does not have are skipped.
-std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
-  auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) return now;
-  for (const auto& [name, value] : import_record(saved).known) {
-    nlohmann::ordered_json* at = &config;
-    for (const std::string& key : split(name, '.'))
-      at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
-    const auto known = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
-    if (at != nullptr && at->type() == known.type()) *at = known;
-  }
-  return config.dump(2);
 }
 
 }  // namespace
@@ -133,34 +101,6 @@ std::string conversion_notice(const std::string& folder, const StateConversion& 
              conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),
              conversion.wanted == DType::kF32 ? ", no value changes"
                                               : ", each value rounded to the nearest");
-}
-
-bool is_imported(const CheckpointMeta& saved) {
-  return saved.extra.contains(kImportRecord);
-}
-
-std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
-  const ImportRecord record = import_record(saved);
-  return cat(
-      folder, ": was imported from ", printable(record.source),
-      record.unknown.empty() ? "" : cat("; not known: ", printable(join(record.unknown, ", "))),
-      "; the data continues where step ", saved.step, " of this config ends");
-}
-
-RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
-  RunManifest before = now;
-  if (is_imported(saved)) {
-    before.config = imported_config(saved, now.config);
-    return before;
-  }
-  before.seed = saved.seed;
-  before.config = config_to_compare(saved, now.config);
-  for (auto& [axis, ranks] : before.topology)
-    if (const auto known = saved.topology.find(axis); known != saved.topology.end())
-      ranks = known->second;
-  if (!saved.model_fingerprint.empty()) before.model.fingerprint = saved.model_fingerprint;
-  if (!saved.data_fingerprint.empty()) before.data["train"].fingerprint = saved.data_fingerprint;
-  return before;
 }
 
 void check_same_base(const CheckpointMeta& saved, const std::string& step,

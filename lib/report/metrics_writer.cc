@@ -14,37 +14,32 @@ bool is_kept(std::string_view line, int64_t first_step) {
   return metrics && metrics->step < first_step;
 }
 
-/// Copies the lines to keep from `text` to `out`; returns the number of removed lines.
-int64_t keep_lines(std::string_view text, int64_t first_step, std::string& out) {
-  int64_t removed = 0;
+/// Returns the lines of `text` of steps before `first_step`.
+std::string kept_lines(std::string_view text, int64_t first_step) {
+  std::string kept;
+  kept.reserve(text.size());
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
-    if (is_kept(line, first_step))
-      out.append(line).append("\n");
-    else
-      ++removed;
+    if (is_kept(line, first_step)) kept.append(line).append("\n");
     text.remove_prefix(std::min(text.size(), line.size() + 1));
   }
-  return removed;
+  return kept;
 }
 
-int64_t cut_metrics(const std::string& path, int64_t first_step, FileSystem& files) {
-  if (!files.exists(path)) return 0;
+/// Removes the lines of `first_step` and later ones from a file, and returns its path.
+std::string cut_file(const std::string& path, int64_t first_step, FileSystem& files) {
+  if (!files.exists(path)) return path;
   const std::string before = read_file(path, INT64_MAX);
-  std::string after;
-  after.reserve(before.size());
-  const int64_t removed = keep_lines(before, first_step, after);
+  const std::string after = kept_lines(before, first_step);
   // The texts also differ if the last line lacks its line end; writing `after` adds it.
   if (after != before) write_file_atomic(files, path, after);
-  return removed;
+  return path;
 }
 
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files)
-    : removed_lines_(cut_metrics(path, first_step, files)),
-      last_step_(std::max<int64_t>(first_step - 1, 0)),
-      file_(path) {}
+    : last_step_(std::max<int64_t>(first_step - 1, 0)), file_(cut_file(path, first_step, files)) {}
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   append(metrics_lines(metrics), metrics.step);

@@ -23,14 +23,10 @@ class MetricsWriter {
   /// Writes a line of another kind that has its own field "step"; `line` has no line end.
   void write_line(const std::string& line);
 
-  /// Returns the number of lines that the constructor removed.
-  int64_t removed_lines() const { return removed_lines_; }
-
  private:
   /// Appends lines; begins the file again, with a warning, if it was removed meanwhile.
   void append(const std::string& lines, int64_t step);
 
-  int64_t removed_lines_ = 0;
   int64_t last_step_ = 0;
   AppendFile file_;
 };

@@ -114,8 +114,8 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   if (before.seed != now.seed)
     out.push_back({"seed", std::to_string(before.seed), std::to_string(now.seed)});
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
-  // The libraries of matrix multiplication (`products`) are empty in runs of older versions and on
-  // GPUs, and are then not compared.
+  // The libraries of matrix multiplication (`products`) are empty on GPUs, and are then not
+  // compared.
   if (!before.matmul_libraries.empty() && !now.matmul_libraries.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
   if (!before.reduction.empty() && !now.reduction.empty() && before.reduction != now.reduction)

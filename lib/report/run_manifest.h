@@ -65,17 +65,16 @@ struct RestartRecord {
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
-  /// The number of threads on which rank 0 computes; 0 in runs of older versions.
+  /// The number of threads on which rank 0 computes.
   int threads = 0;
   std::vector<std::string> gpus;
   std::string gpu_driver;
   /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> matmul_libraries;
-  /// The way in which values of different ranks are summed: "rank order, fp32" or "nccl". "" in
-  /// runs of older versions.
+  /// The way in which values of different ranks are summed: "rank order, fp32" or "nccl".
   std::string reduction;
   /// The implementation of attention: on GPUs "own" or "cudnn 9.19.0", on CPUs the way in which
-  /// bf16 is multiplied, "bf16 by vdpbf16ps". "" in runs of older versions.
+  /// bf16 is multiplied, "bf16 by vdpbf16ps".
   std::string attention;
   uint64_t seed = 0;
   /// The degree of each axis by its name in the config: {"data", 2}, {"tensor", 1}, and "pipeline"

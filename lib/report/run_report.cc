@@ -177,15 +177,11 @@ Json config_of(const Json& manifest) {
   return flat;
 }
 
-/// Describes the best evaluation that run.json names; "" if it names none. Older versions could
-/// name an evaluation whose loss is not finite, because they compared the accuracy alone.
-std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics) {
+/// Describes the best evaluation that run.json names; "" if it names none.
+std::string best_text(const Json& best) {
   if (!best.contains("step") || !best["step"].is_number() || !best.contains("value") ||
       !best["value"].is_number())
     return "";
-  for (const StepMetrics& m : metrics)
-    if (m.step == best["step"] && is_nonfinite(m.evaluations))
-      return cat("none: the evaluation after step ", m.step, " is not finite");
   return cat(text_at(best, "metric"), " ", best["value"].dump(), " after step ",
              best["step"].dump());
 }
@@ -208,7 +204,7 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics,
   add("ended", ended.empty() ? "not yet, or it was killed"
                              : cat(ended, ", ", text_at(manifest, "exit_reason")));
   if (!metrics.empty()) add("last step", std::to_string(metrics.back().step));
-  add("best", best_text(part("best"), metrics));
+  add("best", best_text(part("best")));
   if (manifest.contains("restarts") && manifest["restarts"].is_array() &&
       !manifest["restarts"].empty())
     add("restarts", std::to_string(manifest["restarts"].size()));

@@ -134,15 +134,6 @@ bool read_step_figures(const Json& line, StepMetrics& m) {
       });
 }
 
-/// Reads the validation loss from the step's line, where older versions wrote it.
-bool read_old_validation(const Json& line, StepMetrics& m) {
-  if (!line.contains("validation_loss")) return true;
-  EvaluationResult& evaluation = m.evaluations.emplace_back();
-  evaluation.set = "validation";
-  return read_field(line, "validation_loss", evaluation.loss) &&
-         read_field(line, "validation_seconds", evaluation.seconds);
-}
-
 bool read_evaluation(const Json& line, StepMetrics& m) {
   EvaluationResult& evaluation = m.evaluations.emplace_back();
   if (!line.at("evaluation").is_string()) return false;
@@ -162,8 +153,7 @@ std::string text_of(const Json& line) {
 
 bool read_all(const Json& line, StepMetrics& m) {
   return read_field(line, "step", m.step) && read_step_figures(line, m) &&
-         read_old_validation(line, m) && read_field(line, "counters", m.counters) &&
-         read_field(line, "memory", m.memory);
+         read_field(line, "counters", m.counters) && read_field(line, "memory", m.memory);
 }
 
 }  // namespace
@@ -172,8 +162,7 @@ double EvaluationResult::perplexity() const {
   return std::exp(loss);
 }
 
-/// Returns whether tokens count or the loss is finite: lines of older versions have no count of
-/// tokens.
+/// The loss is NaN if no token counts, so a finite loss is a value whatever the count of tokens.
 bool EvaluationResult::has_value() const {
   return tokens > 0 || std::isfinite(loss);
 }

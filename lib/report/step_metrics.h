@@ -25,7 +25,7 @@ struct EvaluationResult {
   /// The mean over the set's counted tokens; NaN if no token counts.
   double loss = 0;
   /// The share of the counted tokens to which the model gives the highest probability; absent if no
-  /// token counts, and in runs of older versions.
+  /// token counts.
   std::optional<double> accuracy;
   int64_t tokens = 0;
   double seconds = 0;

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "config/serving_limits.h"
+#include "inputs/checkpoint_fields.h"
 #include "inputs/export_options.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
@@ -28,7 +29,10 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
       config_(request.config),
       session_(session),
       parts_(std::move(parts)),
-      last_save_start_(parts_.clock()) {
+      best_record_(RunPaths(config_.output_dir).checkpoints(), session_, parts_.journal,
+                   parts_.files),
+      save_clock_({.steps = config_.checkpoint.every, .minutes = config_.checkpoint.every_minutes},
+                  RankFlag::kSaveDue, session_.is_first(), parts_.clock) {
   if (saves_in_background(config_)) background_group_ = session.open_background_group();
 }
 
@@ -96,18 +100,12 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
 void Checkpointer::add_flags(RankFlags& flags) const {
   if (save_in_progress_ == nullptr || save_in_progress_->has_ended())
     flags.add(RankFlag::kSaveEnded);
-  const double minutes = (parts_.clock() - last_save_start_) / 60;
-  const double every = config_.checkpoint.every_minutes;
-  if (session_.is_first() && every > 0 && minutes >= every) flags.add(RankFlag::kSaveDue);
+  save_clock_.add_flags(flags);
 }
 
 void Checkpointer::read_flags(const RankFlags& flags) {
   all_saves_ended_ = flags.count_of(RankFlag::kSaveEnded) == session_.world_size();
-  is_due_by_time_ = flags.count_of(RankFlag::kSaveDue) > 0;
-}
-
-bool Checkpointer::is_due(int64_t step) const {
-  return is_due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+  save_clock_.read_flags(flags);
 }
 
 /// Returns whether a save that is due is skipped because the previous save is still being written.
@@ -116,22 +114,15 @@ bool Checkpointer::skips_save() const {
 }
 
 bool Checkpointer::will_save(const TrainingProgress& progress) const {
-  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips_save());
+  return progress.evaluations.is_best(progress.step) ||
+         (save_clock_.is_due(progress.step) && !skips_save());
 }
 
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
           .buffers = parts_.model.save_buffers(),
-          .best = make_best_record(progress)};
-}
-
-/// Makes the record of the best checkpoint; returns nothing if this state is not the best.
-std::optional<BestCheckpoint> Checkpointer::make_best_record(
-    const TrainingProgress& progress) const {
-  const EvaluationRecord& record = progress.evaluations;
-  if (!record.is_best(progress.step)) return std::nullopt;
-  return BestCheckpoint{progress.step, record.metric(), record.best()->value};
+          .best = BestCheckpointRecord::of(progress)};
 }
 
 CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
@@ -139,7 +130,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   progress.add_to(meta);
-  meta.samples = progress.step * config_.train_batch_size;
+  meta.samples = samples_after(progress.step, config_);
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = model_fingerprint_;
@@ -157,8 +148,8 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
     snapshot_populator_.emplace([this] { parts_.model.populate_snapshot(); });
   if (save_in_progress_ && all_saves_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
-  if (!best && !is_due(progress.step)) return false;
-  is_due_by_time_ = false;
+  if (!best && !save_clock_.is_due(progress.step)) return false;
+  save_clock_.clear();
   if (!background_group_) {
     save(progress, data_fingerprint);
     return true;
@@ -166,7 +157,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   const bool busy = save_in_progress_ != nullptr;
   if (!best && skips_save()) {
     ++skipped_count_;
-    last_save_start_ = parts_.clock();  // so that the next step does not try again at once
+    save_clock_.restart(parts_.clock());  // so that the next step does not try again at once
     parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
                              save_in_progress_->step(),
                              " is still being written (checkpoint.if_busy: skip)"));
@@ -183,14 +174,14 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   const double start = parts_.clock();
   finish_background_save(progress);
   if (snapshot_populator_ && snapshot_populator_->joinable()) snapshot_populator_->join();
-  last_save_start_ = start;
+  save_clock_.restart(start);
   save_in_progress_ = std::make_unique<BackgroundSave>(
       progress.step,
       [options = save_options(progress), meta = make_meta(progress, data_fingerprint),
        slices = parts_.model.take_snapshot(), group = *background_group_,
        &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
   all_saves_ended_ = false;
-  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
+  best_record_.set_saved(progress);
   current_pause_seconds_ = parts_.clock() - start;
   total_pause_seconds_ += current_pause_seconds_;
 }
@@ -230,62 +221,14 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
-  if (has_saved(progress.step)) return record_best(progress);
-  last_save_start_ = start;
+  if (has_saved(progress.step)) return best_record_.record(progress);
+  save_clock_.restart(start);
   const SaveResult result =
       save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());
   record_saved(progress.step, result, parts_.clock() - start, "");
-  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
+  best_record_.set_saved(progress);
   total_pause_seconds_ += parts_.clock() - start;
-}
-
-/// Records that the last saved state is the best. When it was saved, this was not known yet.
-void Checkpointer::record_best(const TrainingProgress& progress) {
-  const std::optional<BestCheckpoint> best = make_best_record(progress);
-  if (!best || recorded_best_step_ == best->step) return;
-  session_.run_on_all_ranks("noting the best checkpoint", [&] {
-    if (session_.is_first())
-      write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
-  });
-  recorded_best_step_ = best->step;
-}
-
-void Checkpointer::restore_best(TrainingProgress& progress) {
-  const std::string root = RunPaths(config_.output_dir).checkpoints();
-  const auto exists = [&] {
-    return parts_.files.exists(checkpoint_manifest_path(
-        cat(root, "/", step_folder_name(progress.evaluations.best()->step))));
-  };
-  while (progress.evaluations.best() &&
-         !session_.broadcast_decision("looking for the best checkpoint", exists)) {
-    const int64_t step = progress.evaluations.best()->step;
-    parts_.journal.warn(
-        cat(root, "/", step_folder_name(step),
-            ": the best checkpoint is missing; the one before it or a later one replaces it"));
-    progress.evaluations.forget_best(step);
-  }
-  const auto& best = progress.evaluations.best();
-  if (!best) return remove_best_if([&](int64_t step) { return step > progress.step; });
-  session_.run_on_all_ranks("noting the best checkpoint", [&] {
-    if (session_.is_first())
-      write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
-  });
-  recorded_best_step_ = best->step;
-}
-
-void Checkpointer::remove_best_record(int64_t step) {
-  remove_best_if([step](int64_t recorded) { return recorded == step; });
-}
-
-/// Removes the record of the best checkpoint if its step is outdated.
-void Checkpointer::remove_best_if(const std::function<bool(int64_t step)>& is_outdated) {
-  const std::string root = RunPaths(config_.output_dir).checkpoints();
-  session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
-    if (!session_.is_first()) return;
-    const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
-    if (best && is_outdated(best->step)) remove_best(parts_.files, root);
-  });
 }
 
 void Checkpointer::load_best(const TrainingProgress& progress) {

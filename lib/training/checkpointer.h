@@ -12,7 +12,9 @@
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "training/background_save.h"
+#include "training/best_checkpoint_record.h"
 #include "training/checkpointed_state.h"
+#include "training/due_clock.h"
 #include "training/loop_parts.h"
 #include "training/recorder.h"
 #include "training/session.h"
@@ -63,10 +65,7 @@ class Checkpointer : public Saver {
   /// from the checkpoint. Forgets a best checkpoint that no longer exists, and writes the best one
   /// of `progress` to the record on disk. If there is none, removes a record on disk that names a
   /// later step, because this run may get another state at that step.
-  void restore_best(TrainingProgress& progress);
-  /// Removes the record of the best checkpoint if it names `step`, whose evaluation was not finite.
-  /// Older versions wrote such records.
-  void remove_best_record(int64_t step);
+  void restore_best(TrainingProgress& progress) { best_record_.restore(progress); }
   /// Loads the weights of the best checkpoint, which must exist. Afterwards the state in memory no
   /// longer matches `progress` and may only be read.
   void load_best(const TrainingProgress& progress);
@@ -89,39 +88,32 @@ class Checkpointer : public Saver {
   void prepare_folder();
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
-  void remove_best_if(const std::function<bool(int64_t step)>& is_outdated);
   CheckpointMeta make_meta(const TrainingProgress& progress,
                            const std::string& data_fingerprint) const;
-  bool is_due(int64_t step) const;
   bool skips_save() const;
   SaveOptions save_options(const TrainingProgress& progress) const;
-  std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
   bool await_save_of_failed_run(const Error& error);
-  void record_best(const TrainingProgress& progress);
   void record_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
 
   const TrainRequest& request_;
   const Config& config_;
   Session& session_;
   const CheckpointerParts parts_;
+  BestCheckpointRecord best_record_;
   std::string base_fingerprint_;
   /// The fingerprint of the model folder, taken when training begins, because the files may be gone
   /// when a checkpoint records it.
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
-  /// The step that the record names as the best.
-  int64_t recorded_best_step_ = -1;
   /// A text that names the step of the exported weights, if it is not the last step.
   std::string exported_step_text_;
   std::unique_ptr<BackgroundSave> save_in_progress_;
   /// Says whether the saves of all ranks have ended, according to the last step's flags.
   bool all_saves_ended_ = false;
-  /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
-  bool is_due_by_time_ = false;
-  /// The clock's time when the last save began, or was skipped.
-  double last_save_start_;
+  /// Counts the minutes since the last save began, or was skipped.
+  DueClock save_clock_;
   /// The checkpoint group of the background threads of all ranks; absent if nothing is saved in the
   /// background.
   std::optional<CheckpointGroup> background_group_;

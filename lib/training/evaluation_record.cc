@@ -21,10 +21,9 @@ Json json_of(const std::optional<EvaluationRecord::BestEvaluation>& best) {
   return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
 }
 
-/// Reads the best evaluation; returns nothing for null, as which a value that is not finite is
-/// written.
+/// Reads what json_of() has written.
 std::optional<EvaluationRecord::BestEvaluation> best_from(const Json& json) {
-  if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
+  if (json.is_null()) return std::nullopt;
   return EvaluationRecord::BestEvaluation{json.at("step").get<int64_t>(),
                                           json.at("value").get<double>()};
 }
@@ -77,12 +76,6 @@ std::string EvaluationRecord::export_problem(int64_t step) const {
   return nonfinite_set_.empty()
              ? ""
              : cat("the loss on ", nonfinite_set_, " after step ", step, " is not finite");
-}
-
-void EvaluationRecord::forget(int64_t step, const std::string& set) {
-  forget_best(step);
-  if (last_improvement_ && last_improvement_->step == step) last_improvement_.reset();
-  if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
 }
 
 void EvaluationRecord::record_best(int64_t step, const std::vector<EvaluationResult>& results) {
@@ -155,9 +148,8 @@ std::string EvaluationRecord::text() const {
 void EvaluationRecord::restore(const std::string& text) {
   const Json json = Json::parse(text);
   last_step_ = json.at("last_step").get<int64_t>();
-  is_of_older_version_ = !json.contains("nonfinite_set");
-  nonfinite_set_ = json.value("nonfinite_set", "");
-  last_loss_is_finite_ = json.value("last_loss_is_finite", true);
+  nonfinite_set_ = json.at("nonfinite_set").get<std::string>();
+  last_loss_is_finite_ = json.at("last_loss_is_finite").get<bool>();
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
       json["best"].at("more") == (keep_best_.mode == BestMode::kMax)) {
     bests_.clear();

@@ -57,13 +57,6 @@ class EvaluationRecord {
   /// evaluations (best 3.125 after step 10)".
   std::string stop_reason() const;
 
-  /// Forgets the evaluation after `step`, because the loss on `set` was not finite. A record of an
-  /// older version may have counted it.
-  void forget(int64_t step, const std::string& set);
-  /// Returns whether an older version wrote the restored text, which counted evaluations that are
-  /// not finite.
-  bool is_of_older_version() const { return is_of_older_version_; }
-
   /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
@@ -84,7 +77,6 @@ class EvaluationRecord {
   /// The first set of the last evaluation whose loss was not finite; "" for none.
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
-  bool is_of_older_version_ = false;
   /// The best evaluation, and up to two that were the best before it, the newest first. The oldest
   /// is needed only while the previous best is being written. text() leaves it out, because each
   /// checkpoint is made after the save before it has ended.

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/launch_variables.h"
@@ -16,13 +15,14 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/recorded_degrees.h"
+#include "inputs/recorded_run.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
 #include "report/outcome.h"
-#include "report/resume_check.h"
 #include "report/run_report.h"
 #include "report/wall_time.h"
+#include "training/training_progress.h"
 
 namespace ftrun {
 namespace {
@@ -81,17 +81,8 @@ void Recorder::admit_run(const RunManifest& now) {
 
 void Recorder::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
                                 const RunManifest& now) {
-  const std::string path = checkpoint_manifest_path(folder);
-  // A checkpoint of an older version records only a hash of the config, which shows that the config
-  // has changed, but not which keys.
-  const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
-  if (is_imported(saved))
-    log_notice(import_notice(folder, saved));
-  else if (!earlier_manifest_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
-    refuse_other_run(path,
-                     {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
-                     request_.resume.allowed);
-  compare_with(path, recorded_run(saved, now), now);
+  if (is_imported(saved)) log_notice(import_notice(folder, saved));
+  compare_with(checkpoint_manifest_path(folder), recorded_run(saved, now), now);
   start_state_ = folder;
 }
 
@@ -139,7 +130,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(csv_options(
-        config, resumes ? std::optional(steps_done * config.train_batch_size) : std::nullopt));
+        config, resumes ? std::optional(samples_after(steps_done, config)) : std::nullopt));
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);

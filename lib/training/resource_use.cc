@@ -9,7 +9,8 @@
 #include "base/machine_info.h"
 #include "base/shm_sizes.h"
 #include "data/batch.h"
-#include "training/results.h"
+#include "training/export_weights.h"
+#include "training/text_generation.h"
 
 namespace ftrun {
 

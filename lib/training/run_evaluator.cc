@@ -14,31 +14,22 @@ std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreemen
   return evaluate_sets(config_, setup_, data_.validation, stop);
 }
 
-std::vector<StepMetrics> RunEvaluator::read_evaluations(
-    const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
-  const std::string lines = session_.broadcast_text(what, [&] {
-    std::string found;
-    const std::string path = RunPaths(config_.output_dir).metrics();
-    if (!posix_files().exists(path)) return found;
-    for (StepMetrics& metrics : read_metrics(path)) {
-      metrics.trained = false;
-      if (wanted(metrics)) found += metrics_lines(metrics);
-    }
-    return found;
-  });
-  std::vector<StepMetrics> all;
+std::vector<EvaluationResult> RunEvaluator::read_results(int64_t step) {
+  const std::string lines =
+      session_.broadcast_text("looking for the evaluation of the last step", [&] {
+        std::string found;
+        const std::string path = RunPaths(config_.output_dir).metrics();
+        if (!posix_files().exists(path)) return found;
+        for (StepMetrics& metrics : read_metrics(path)) {
+          metrics.trained = false;
+          if (metrics.step == step) found += metrics_lines(metrics);
+        }
+        return found;
+      });
+  std::vector<EvaluationResult> results;
   for (const std::string& line : split(lines, '\n'))
     if (std::optional<StepMetrics> metrics = parse_metrics_line(line))
-      all.push_back(*std::move(metrics));
-  return all;
-}
-
-std::vector<EvaluationResult> RunEvaluator::read_results(int64_t step) {
-  std::vector<EvaluationResult> results;
-  for (StepMetrics& metrics :
-       read_evaluations("looking for the evaluation of the last step",
-                        [step](const StepMetrics& m) { return m.step == step; }))
-    results.push_back(std::move(metrics.evaluations.at(0)));
+      results.push_back(std::move(metrics->evaluations.at(0)));
   const auto is_of = [](const EvaluationResult& result, const ValidationSet& set) {
     return result.set == set.name;
   };

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,10 +33,6 @@ class RunEvaluator : public Evaluator {
   std::vector<EvaluationResult> read_results(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  /// Collective: reads the evaluations in metrics.jsonl that rank 0 selects, each set of a step
-  /// separately. Messages name `what`.
-  std::vector<StepMetrics> read_evaluations(const std::string& what,
-                                            const std::function<bool(const StepMetrics&)>& wanted);
   /// Shows the first text on the terminal, if it was written with the weights after `step`.
   void print_text(int64_t step);
 

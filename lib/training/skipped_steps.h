@@ -42,7 +42,7 @@ class SkippedSteps {
  public:
   explicit SkippedSteps(const Config& config);
 
-  /// Restores the counts from a checkpoint. Checkpoints of older versions have no `consecutive`.
+  /// Restores the counts from a checkpoint.
   void restore(int64_t total, const std::optional<LossScalerState>& scaler,
                int64_t consecutive = 0);
 

@@ -8,7 +8,7 @@
 #include "data/sequence_set.h"
 #include "engine/setup.h"
 #include "report/text_samples.h"
-#include "training/results.h"
+#include "training/text_generation.h"
 #include "training/run_journal.h"
 #include "training/session.h"
 

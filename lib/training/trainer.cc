@@ -1,7 +1,6 @@
 #include "training/trainer.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,7 +13,6 @@
 
 #include "axes/mesh.h"
 #include "axes/tensor/node_crossing.h"
-#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/error.h"
@@ -24,11 +22,10 @@
 #include "base/text.h"
 #include "cluster/core_share.h"
 #include "cluster/failure_report.h"
-#include "cluster/peers.h"
 #include "cluster/progress_board.h"
 #include "config/resolve.h"
 #include "inputs/export_options.h"
-#include "report/outcome.h"
+#include "training/start_request.h"
 #include "training/stop_signal.h"
 #include "training/training_error.h"
 
@@ -36,38 +33,6 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Returns a name for the swap files that is unique for each run.
-std::string swap_name(const TrainRequest& request) {
-  const std::string key =
-      cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
-  return hex64(xxh3(key.data(), key.size()));
-}
-
-/// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
-/// outlives its ranks, and by its restart count.
-std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
-  if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
-  const std::string process = identity_text(process_identity(::getppid()));
-  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
-}
-
-/// Completes the request with facts that ranks know only once they are connected. Ranks that
-/// torchrun restarted resume the run that an earlier start of the same torchrun launch began.
-TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
-  if (!agent) agent = launch_of_parent(request.launch);
-  if (!agent) return request;
-  request.agent = agent->name;
-  request.launch.restarts = agent->earlier_starts;
-  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
-  try {
-    if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
-      request.resume.resume_newest();
-  } catch (const Error& error) {
-    log_debug(error.what());  // opening the folder fails later, with the reason
-  }
-  return request;
-}
 
 }  // namespace
 
@@ -197,7 +162,6 @@ void Trainer::load_or_resume() {
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
-  review_evaluations();
   state_services_->checkpointer.restore_best(progress_);
   data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
@@ -267,24 +231,6 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
             .stop = run.stop_,
             .stop_lead = run.stop_lead_,
             .clock = run.clock_}) {}
-
-/// Corrects the evaluation record of a checkpoint of an older version. Such a version compared only
-/// the accuracy, so it may have counted an evaluation whose loss is not finite as the best or as an
-/// improvement.
-void Trainer::review_evaluations() {
-  if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : state_services_->evaluator.read_evaluations(
-           "looking for evaluations that are not finite", [this](const StepMetrics& m) {
-             return m.step <= progress_.step && is_nonfinite(m.evaluations);
-           })) {
-    if (!metrics.evaluations[0].is_nonfinite()) continue;
-    if (progress_.evaluations.is_best(metrics.step))
-      journal_.warn(cat("the evaluation after step ", metrics.step,
-                        " is not finite: its checkpoint is no longer the best"));
-    progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
-    state_services_->checkpointer.remove_best_record(metrics.step);
-  }
-}
 
 // The functions below end the run.
 

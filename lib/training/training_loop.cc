@@ -19,7 +19,9 @@ TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingP
       plan_(plan),
       progress_(progress),
       parts_(std::move(parts)),
-      evaluation_clock_(config.train.evaluation, plan.is_first, parts_.clock) {}
+      evaluation_clock_({.steps = config.train.evaluation.every,
+                         .minutes = config.train.evaluation.every_minutes},
+                        RankFlag::kEvaluationDue, plan.is_first, parts_.clock) {}
 
 void TrainingLoop::run() {
   review_stop_lead();  // with the measurements of an earlier start
@@ -157,7 +159,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
   const StepResult& result = step.result;
   StepMetrics metrics;
   metrics.step = progress_.step;
-  metrics.samples = progress_.step * config_.train_batch_size;
+  metrics.samples = samples_after(progress_.step, config_);
   metrics.tokens = static_cast<int64_t>(result.counted_tokens);
   metrics.loss = result.counted_tokens > 0 ? result.loss_sum / result.counted_tokens
                                            : std::numeric_limits<double>::quiet_NaN();
@@ -217,13 +219,15 @@ void TrainingLoop::evaluate_at_start() {
 }
 
 bool TrainingLoop::is_evaluation_due() const {
-  return parts_.evaluator.has_sets() && evaluation_clock_.is_due(progress_.step, plan_.total_steps);
+  return parts_.evaluator.has_sets() &&
+         (progress_.step == plan_.total_steps || evaluation_clock_.is_due(progress_.step));
 }
 
 /// Evaluates the model. Returns false if a stop signal ended the evaluation.
 bool TrainingLoop::evaluate(StepMetrics& metrics) {
   parts_.journal.show_phase(cat("the evaluation after step ", progress_.step));
-  evaluation_clock_.restart();
+  evaluation_clock_.clear();
+  evaluation_clock_.restart(parts_.clock());
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
     parts_.journal.print(

@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 #include "config/learning_rate.h"
-#include "training/evaluation_clock.h"
+#include "training/due_clock.h"
 #include "training/loop_parts.h"
 
 namespace ftrun {
@@ -65,7 +65,7 @@ class TrainingLoop {
   const LoopPlan plan_;
   TrainingProgress& progress_;
   const LoopParts parts_;
-  EvaluationClock evaluation_clock_;
+  DueClock evaluation_clock_;
   /// The step after which replicas were last compared; -1: they were not compared yet.
   int64_t checked_step_ = -1;
   /// The seconds of the longest comparison of replicas.

@@ -2,13 +2,13 @@
 
 #include <string>
 
-#include "inputs/resume_policy.h"
+#include "inputs/checkpoint_fields.h"
 
 namespace ftrun {
 namespace {
 
-/// Reads the number of consecutive steps that were not finite; 0 if the checkpoint has none, or is
-/// of an older version. The text is trusted, because the checkpoint's checksum covers it.
+/// Reads the number of consecutive steps that were not finite; 0 if the checkpoint has none. The
+/// text is trusted, because the checkpoint's checksum covers it.
 int64_t consecutive_nonfinite_steps(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kNonfiniteRecord);
   return record == meta.extra.end() ? 0 : std::stoll(record->second);

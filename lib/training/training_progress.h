@@ -10,6 +10,11 @@
 
 namespace ftrun {
 
+/// Returns the number of sequences on which `steps` steps train.
+inline int64_t samples_after(int64_t steps, const Config& config) {
+  return steps * config.train_batch_size;
+}
+
 /// TrainingProgress says how far training has advanced. A checkpoint contains it in addition to the
 /// model's state.
 struct TrainingProgress {

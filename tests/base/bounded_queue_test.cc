@@ -69,9 +69,8 @@ TEST_CASE("a closed queue returns what is left, then nothing, and accepts no mor
   queue.close();
   CHECK_FALSE(queue.push(3));
   CHECK(queue.pop() == 1);
-  CHECK(queue.pop_for(milliseconds(0)) == 2);
+  CHECK(queue.pop() == 2);
   CHECK_FALSE(queue.pop());
-  CHECK_FALSE(queue.pop_for(milliseconds(0)));
 }
 
 TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full one") {
@@ -87,21 +86,6 @@ TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full o
   consumer.join();
   producer.join();
   CHECK(nothing == 2);
-}
-
-TEST_CASE("a timed pop waits until its timeout, then gives up, and the queue still works") {
-  BoundedQueue<int> queue(1);
-  // A pop with a timeout of 0 returns nothing.
-  std::thread producer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
-    queue.push(4);
-  });
-  CHECK(queue.pop_for(std::chrono::hours(1)) == 4);
-  producer.join();
-  // If pop_for() waited without a limit, CTest would end the test.
-  CHECK_FALSE(queue.pop_for(milliseconds(30)));
-  queue.push(5);
-  CHECK(queue.pop_for(milliseconds(30)) == 5);
 }
 
 TEST_CASE("every item reaches exactly one of many consumers") {

@@ -43,7 +43,7 @@ std::string stderr_of(const std::function<void()>& body) {
 TEST_CASE("lines go to stderr as they are, with a word before those that need attention") {
   const std::string text = stderr_of([] {
     start_log({});
-    log_info("step 1");
+    log_line(LogLevel::kInfo, "step 1");
     log_notice("shuffle defaults to true");
     log_warning("no validation data");
     log_error("rank 1 is lost");
@@ -84,7 +84,7 @@ TEST_CASE("a line waits for the reader of an output that is full and non-blockin
 TEST_CASE("a rank's lines carry its prefix") {
   CHECK(stderr_of([] {
           start_log({.prefix = "rank 3"});
-          log_info("ready");
+          log_line(LogLevel::kInfo, "ready");
         }) == "[rank 3] ready\n");
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("lines below the level are dropped") {
   CHECK(stderr_of([] {
           start_log({.level = LogLevel::kWarning});
           log_debug("a");
-          log_info("b");
+          log_line(LogLevel::kInfo, "b");
           log_notice("c");
           log_warning("d");
         }) == "warning: d\n");
@@ -112,7 +112,7 @@ TEST_CASE("lines below the level are dropped") {
 TEST_CASE("a message is never read as a format") {
   CHECK(stderr_of([] {
           start_log({});
-          log_info("100% of {} and %v {0:d}");
+          log_line(LogLevel::kInfo, "100% of {} and %v {0:d}");
         }) == "100% of {} and %v {0:d}\n");
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("a log with a file writes to stderr and to the file") {
   const std::string path = folder / "run.log";
   CHECK(stderr_of([&] {
           start_log({.prefix = "rank 0", .file = path});
-          log_info("hello");
+          log_line(LogLevel::kInfo, "hello");
         }) == "[rank 0] hello\n");
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
 }

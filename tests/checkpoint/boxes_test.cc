@@ -14,7 +14,6 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/save.h"
 #include "checkpoint/stored_boxes.h"
-#include "source_paths.h"
 #include "sweep.h"
 #include "test_support.h"
 
@@ -146,7 +145,7 @@ TEST_CASE(
     std::vector<StoredBox> boxes;
     std::vector<char> there(static_cast<size_t>(whole_box(shape).numel()));
     for (const Box& tile : tiles) {
-      boxes.push_back({tile, 0, boxes.size(), 0});
+      boxes.push_back({tile, 0, boxes.size()});
       for (const int64_t element : elements_of(shape, tile))
         there[static_cast<size_t>(element)] = 1;
     }
@@ -200,8 +199,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any other boxe
 
 TEST_CASE("of several equal boxes in the files only one is read") {
   const StoredBoxes stored(
-      "a", {4, 4},
-      {{{{0, 0}, {4, 4}}, 0, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0, 0}, {{{2, 0}, {2, 4}}, 2, 0, 0}});
+      "a", {4, 4}, {{{{0, 0}, {4, 4}}, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0}, {{{2, 0}, {2, 4}}, 2, 0}});
   std::vector<size_t> files;
   const auto missing = stored.cover(
       {{1, 1}, {3, 2}}, [&](const StoredBox& from, const Box&) { files.push_back(from.file); });
@@ -214,7 +212,7 @@ TEST_CASE("boxes that interlock in a way no run produces are refused before they
   const int64_t columns = 8192;
   std::vector<StoredBox> boxes;
   for (int64_t column = 0; column < columns; ++column)
-    boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0, 0});
+    boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0});
   const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
   REQUIRE(
       bad_input([&] {
@@ -274,35 +272,6 @@ TEST_CASE("a slice that is empty or leaves its tensor is a bug of the caller") {
     REQUIRE_THROWS_AS(
         save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1), {slice}, {}), Error);
   }
-}
-
-// The last ftrun that wrote format 1 has written tests/checkpoint/format-1. Element i of tensor
-// number t, by name, is 1000 t + i; "exp_avg" is in BF16. The tensors are cut over two ranks in the
-// middle of rows, and "vector" is in both files.
-TEST_CASE("a checkpoint of format 1 is read") {
-  const std::string root = testing::source_dir() + "/tests/checkpoint/format-1";
-  REQUIRE(verify_checkpoint(root).empty());
-  REQUIRE(describe_checkpoint(root + "/step-00000007").text().find("ftrun 0.1.0, format 1\n") !=
-          std::string::npos);
-  REQUIRE(choose_checkpoint(root, std::nullopt, CheckpointGroup{}) == root + "/step-00000007");
-  Checkpoint checkpoint(root + "/step-00000007");
-  const std::vector<std::string> names{"cube", "rows", "scale", "table", "vector"};
-  REQUIRE(checkpoint.states().size() == 2 * names.size());
-  Random random(3);
-  for (const StateInfo& state : checkpoint.states())
-    for (int round = 0; round < 50; ++round) {
-      const auto tensor = std::find(names.begin(), names.end(), state.tensor) - names.begin();
-      const Box box = round == 0 ? whole_box(state.shape) : random_box(random, state.shape);
-      std::vector<float> wide(static_cast<size_t>(box.numel()));
-      std::vector<uint16_t> narrow(wide.size());
-      const bool is_wide = state.dtype == DType::kF32;
-      void* room = is_wide ? static_cast<void*>(wide.data()) : narrow.data();
-      checkpoint.read({state.tensor, state.kind, state.dtype, state.shape, box, room, nullptr});
-      const auto elements = elements_of(state.shape, box);
-      for (size_t i = 0; i < elements.size(); ++i)
-        REQUIRE((is_wide ? static_cast<int64_t>(wide[i]) : narrow[i]) ==
-                1000 * tensor + elements[i]);
-    }
 }
 
 }  // namespace ftrun::testing

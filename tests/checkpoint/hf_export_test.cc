@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/half_floats.h"
 #include "checkpoint/checkpoint_export.h"
+#include "checkpoint/exported_config.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/save.h"

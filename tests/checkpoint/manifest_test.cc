@@ -98,7 +98,7 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
 TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
   REQUIRE(refusal(manifest_with("\"format\": 2", "\"format\": 3")) ==
-          "m: has checkpoint format 3, but this ftrun reads formats 1 and 2");
+          "m: has checkpoint format 3, but this ftrun reads format 2");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": -3")) ==
           "m: field \"serial\" is -3, but at least 0 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3.5")) ==
@@ -165,49 +165,6 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
       slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
   REQUIRE(refusal(manifest_text(manifest)) ==
           "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" appears twice");
-}
-
-TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave the tensor") {
-  const auto range = [](const std::string& shape, const std::string& begin,
-                        const std::string& end) {
-    std::string text = manifest_text(small_manifest());
-    const auto put = [&](const std::string& from, const std::string& to) {
-      const size_t at = text.find(from);
-      REQUIRE(at != std::string::npos);
-      text.replace(at, from.size(), to);
-    };
-    put("\"format\": 2", "\"format\": 1");
-    put("\"offset\":[0,1]", "\"begin\":" + begin);
-    put("\"extent\":[2,2]", "\"end\":" + end);
-    put("[2,3]", shape);
-    put("\"offset\":[]", "\"begin\":0");
-    put("\"extent\":[]", "\"end\":1");
-    return sealed(text);
-  };
-  const auto slice = [](const std::string& text) {
-    const CheckpointManifest manifest = manifest_from(text, "m");
-    REQUIRE(manifest.format == 1);
-    return manifest.files[0].slices[0];
-  };
-  REQUIRE(slice(range("[2,3]", "1", "4")).boxes ==
-          std::vector<Box>{{{0, 1}, {1, 2}}, {{1, 0}, {1, 1}}});
-  REQUIRE(slice(range("[2,3]", "1", "4")).entry == "a.weight.param[1:4]");
-  REQUIRE(slice(range("[2,3]", "1", "4")).entry_shape == std::vector<int64_t>{3});
-  REQUIRE(slice(range("[2,3]", "3", "6")).boxes == std::vector<Box>{{{1, 0}, {1, 3}}});
-  REQUIRE(slice(range("[2,3]", "0", "6")).boxes == std::vector<Box>{whole_box({2, 3})});
-  REQUIRE(slice(range("[2,3]", "0", "6")).entry == "a.weight.param");
-  REQUIRE(slice(range("[2,3]", "0", "6")).entry_shape == std::vector<int64_t>{2, 3});
-
-  const std::string where = "m: rank-00000.safetensors: tensor \"a.weight\": ";
-  REQUIRE(refusal(range("[2,3]", "1", "7")) ==
-          where + "the slice ends at 7, the tensor has 6 elements");
-  REQUIRE(refusal(range("[2,3]", "5", "4")) ==
-          where + "field \"end\" is 4, but at least 5 was expected");
-  REQUIRE(refusal(range("[2,3]", "-1", "4")) ==
-          where + "field \"begin\" is -1, but at least 0 was expected");
-  REQUIRE(refusal(range("[2,3]", "4", "4")) == where + "the slice is empty");
-  REQUIRE(refusal(range("[4294967296,4294967296]", "1", "4")) ==
-          where + "shape has too many elements");
 }
 
 TEST_CASE("hostile JSON is refused with its position") {

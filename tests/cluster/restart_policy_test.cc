@@ -117,12 +117,8 @@ TEST_CASE("with another number of ranks the count of restarts begins again") {
   CHECK(plans == 2);
 }
 
-TEST_CASE(
-    "nothing is restarted if no restarts are configured, or if the failure is not a matter of "
-    "chance") {
-  CHECK_FALSE(RestartPolicy({}).decide(failed(137), "").delay);
-  RestartPolicy policy({.max_restarts_without_progress = 3});
-  const RestartDecision decision = policy.decide(failed(4), "");
+TEST_CASE("nothing is restarted if no restarts are configured") {
+  const RestartDecision decision = RestartPolicy({}).decide(failed(137), "");
   CHECK_FALSE(decision.delay);
   CHECK_FALSE(decision.repeated);
   CHECK(decision.restarts_without_progress == 0);

@@ -131,7 +131,7 @@ TEST_CASE(
   REQUIRE(errors(64, SequencePacking::kNone).size() == 1);
   CHECK(errors(64, SequencePacking::kNone).front().find("the rest would be cut off\n") !=
         std::string::npos);
-  side.longest_conversation = std::nullopt;  // as written by an older version
+  side.longest_conversation = std::nullopt;  // as another program may write it
   folder.write("chats.json", sidecar_text(side));
   CHECK(errors(64, SequencePacking::kDocuments).empty());
 }

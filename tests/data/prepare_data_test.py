@@ -317,16 +317,6 @@ class PrepareData(unittest.TestCase):
         os.utime(many[-1], ns=(1, 1))
         self.assertIn("300 samples", self.prepare(*many))
 
-    def test_records_of_older_versions_that_list_every_input_count_as_up_to_date(self):
-        path = self.write("a.txt", "hello")
-        self.prepare(path)
-        side_path = pathlib.Path(self.out + "/train.json")
-        side, status = json.loads(side_path.read_text()), os.stat(path)
-        side["made_from"]["inputs"] = [{"name": "a.txt", "bytes": status.st_size,
-                                        "modified_ns": status.st_mtime_ns}]
-        side_path.write_text(json.dumps(side))
-        self.assertIn("up to date", self.prepare(path))
-
     # --- files that it never replaces ---
 
     def everything(self):

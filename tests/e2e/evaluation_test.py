@@ -3,15 +3,13 @@ checkpoint outside the rotation, through stops, resumes and background saves; ea
 the texts that are generated at evaluations."""
 import json
 import math
-import pathlib
 import tempfile
 
 import numpy as np
-import xxhash
 
 from runner import (Job, case, checkpoints, evaluations, exported_weights, ftrun, manifest, metrics,
-                    must, preload, require_near, require_same_run, run_cases, steps, tiny_data,
-                    tiny_model, tiny_weights)
+                    must, preload, require_near, run_cases, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 ROWS = 6
 
@@ -330,40 +328,6 @@ with tempfile.TemporaryDirectory() as scratch:
             done = job.run("destroyed-blind", *resume, code=7, **wish)
             assert ("ftrun: the loss of step 6, the last one, is not finite: the weights are not "
                     "exported" in done.stderr), done.stderr
-
-    @case
-    def a_best_that_an_older_version_took_is_forgotten():
-        def accuracy_settings(total):
-            return settings(total=total, every=1, sets=str(like),
-                            checkpoint={"keep_best": {"metric": "validation.accuracy"}},
-                            export={"enabled": False})
-
-        job.run("older", **accuracy_settings(4))
-        out = job.out("older")
-        # The lines are as the older version wrote them: the last evaluation has a NaN as its loss,
-        # and the best accuracy.
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        for line in lines:
-            if line.get("evaluation") and line["step"] == 4:
-                line.update(loss="NaN", perplexity="NaN", accuracy=0.965)
-        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        taken = {"step": 4, "value": 0.965}
-        older = {"last_step": 4, "best": {"metric": "validation.accuracy", "more": True,
-                                          "now": taken, "before": None}}
-        manifest_path = out / "checkpoints" / "step-00000004" / "checkpoint.json"
-        text, opening = manifest_path.read_text(), '{\n"xxh3": "'
-        record = json.loads(text)["meta"]["extra"]["evaluations"]
-        rest = text[len(opening) + 16:].replace(json.dumps(record), json.dumps(json.dumps(older)))
-        assert rest != text[len(opening) + 16:]
-        manifest_path.write_text(opening + xxhash.xxh3_64_hexdigest(rest.encode()) + rest)
-        (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004",
-                                                              "metric": "validation.accuracy",
-                                                              "value": 0.965}) + "\n")
-        result = job.run("older", "--resume", "auto", **accuracy_settings(5))
-        assert ("the evaluation after step 4 is not finite: its checkpoint is no longer the best"
-                in result.stderr), result.stderr
-        assert best_record(out)["checkpoint"] == "step-00000005"
-        assert manifest(out)["best"]["step"] == 5
 
     @case
     def texts_are_written_at_each_evaluation():

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/import.h"
 #include "config/effective_json.h"
+#include "inputs/recorded_run.h"
 #include "source_paths.h"
 
 #include <catch2/catch.hpp>

@@ -270,7 +270,7 @@ TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and o
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n");
   write(0, 1, 1);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n");
-  // Older versions left files of this form.
+  // A file may have the header and steps twice, if starts of a run only appended to it.
   AppendFile(path).append("8,1.0\r\n12,1.0\r\nstep,a b\r\n8,2.0\r\n12,2.0\r\n");
   write(12, 4, 4);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n12,2.0\r\n16,4.0\r\n");

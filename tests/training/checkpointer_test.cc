@@ -690,18 +690,6 @@ TEST_CASE("a run resumed without a best of its own keeps the record of an earlie
   CHECK(resumed.best_on_disk() == 1);
 }
 
-TEST_CASE("the record of the best checkpoint is removed only if it names the given step") {
-  const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
-  ++run.progress.step;
-  run.evaluate(1);
-  run.checkpointer->save_if_due(run.progress, "data");
-  run.checkpointer->remove_best_record(2);
-  CHECK(run.best_on_disk() == 1);
-  run.checkpointer->remove_best_record(1);
-  CHECK_FALSE(run.best_on_disk());
-}
-
 TEST_CASE(
     "best weights that are not the last ones are loaded for the export, which names their step") {
   const MemoryFolder folder;

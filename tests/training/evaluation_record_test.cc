@@ -109,29 +109,6 @@ TEST_CASE("if the last step was not evaluated, its loss says whether the weights
   REQUIRE(record.export_problem(6).empty());
 }
 
-TEST_CASE("the best evaluation in a record of an older version is dropped") {
-  EvaluationRecord record(wishing(BestMode::kMax, "b.accuracy"));
-  record.restore(
-      R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},)"
-      R"("before":{"step":2,"value":0.9}},)"
-      R"("stopping":{"metric":"b.loss","improved":{"step":3,"value":0.1},"without":0}})");
-  REQUIRE(record.is_of_older_version());
-  REQUIRE(record.is_best(3));
-  record.forget(2, "b");
-  record.forget(3, "b");
-  REQUIRE_FALSE(record.best());
-  REQUIRE(record.export_problem(3) == "the loss on b after step 3 is not finite");
-  record.add(4, found(5, 0.1));
-  REQUIRE(record.is_best(4));
-  EvaluationRecord written(wishing());
-  written.restore(
-      R"({"last_step":3,"best":{"metric":"b.loss","more":false,"now":{"step":3,"value":null},)"
-      R"("before":null}})");
-  REQUIRE_FALSE(written.best());
-  written.restore(record.text());
-  REQUIRE_FALSE(written.is_of_older_version());
-}
-
 TEST_CASE("if the best checkpoint is lost, the one before it is the best") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 3; ++step)

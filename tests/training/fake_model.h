@@ -10,7 +10,7 @@
 #include "../checkpoint/test_support.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "inputs/resume_policy.h"
+#include "inputs/checkpoint_fields.h"
 #include "training/checkpointed_state.h"
 
 namespace ftrun::testing {

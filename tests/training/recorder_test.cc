@@ -277,13 +277,6 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   CheckpointMeta saved = testing::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
-  saved.config_hash = "c2c2";  // written by a version that recorded no config
-  CHECK(require_error(
-            ExitCode::kUsage,
-            [&] { recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request)); })
-            .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
-                  "1 thing differs:\n  config: was text with xxh3 c2c2, is now text with xxh3 ") ==
-        0);
   saved.extra[kConfigRecord] = request.config_json;
   recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request));
 }

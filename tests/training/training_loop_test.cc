@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "fake_run.h"
-#include "inputs/resume_policy.h"
+#include "inputs/checkpoint_fields.h"
 
 #include <catch2/catch.hpp>
 
@@ -426,7 +426,7 @@ TEST_CASE("consecutive steps that are not finite are counted across a resume") {
   CheckpointMeta meta;
   finite.progress.add_to(meta);
   CHECK(meta.extra.at(kNonfiniteRecord) == "2");
-  meta.extra.erase(kNonfiniteRecord);  // as in a checkpoint of an older version
+  meta.extra.erase(kNonfiniteRecord);  // as in a checkpoint whose last step was finite
   finite.progress.restore(meta);
   CHECK(finite.progress.skipped.consecutive() == 0);
 }

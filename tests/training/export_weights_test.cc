@@ -1,4 +1,4 @@
-#include "training/results.h"
+#include "training/export_weights.h"
 
 #include <array>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "adapter_modules.h"
+#include "inputs/adapter_modules.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,53 +1,21 @@
-#include "training/results.h"
+#include "training/export_weights.h"
 
-#include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <optional>
-#include <system_error>
+#include <span>
 #include <vector>
 
-#include "axes/mesh.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/log.h"
-#include "base/text.h"
-#include "data/sequence_reader.h"
 #include "engine/changed_tensors.h"
-#include "engine/generate.h"
 #include "inputs/export_options.h"
 #include "inputs/weights_check.h"
 
 namespace ftrun {
 namespace {
-
-/// Returns the beginning of the document at [begin, end) of a sequence: all tokens before the first
-/// token that is trained on, or `count` tokens if all tokens except the first are trained on. The
-/// label at a position is the next token.
-std::vector<int32_t> beginning_of(const Batch& sequence, size_t begin, size_t end, int64_t count) {
-  size_t context = begin;
-  while (context < end && sequence.labels[context] < 0) ++context;
-  const bool masked = context > begin && context < end;
-  const size_t stop = masked ? context + 1 : std::min(end, begin + static_cast<size_t>(count));
-  return {sequence.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
-          sequence.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
-}
-
-/// Finds the first position of each document of a sequence, and the end of the last document,
-/// without padding.
-std::vector<size_t> document_bounds(const Batch& sequence) {
-  std::vector<size_t> bounds;
-  size_t end = sequence.tokens.size();
-  while (end > 0 && sequence.labels[end - 1] < 0 &&
-         sequence.tokens[end - 1] == sequence.tokens.back())
-    --end;
-  for (size_t i = 0; i < end; ++i)
-    if (static_cast<size_t>(sequence.starts[i]) == i) bounds.push_back(i);
-  bounds.push_back(end);
-  return bounds;
-}
 
 /// InitialWeightsReader reads the initial values of the trained tensors, which ChangedTensors
 /// compares with the trained values. If they can no longer be read, nothing is compared, because
@@ -175,14 +143,6 @@ ExportOptions options_of_run(const Config& config, const TrainingSetup& setup) {
   return options;
 }
 
-/// Returns the path of the tokenizer for text samples; "" if the config asks for none, or the model
-/// folder has no tokenizer.json.
-std::string tokenizer_of_samples(const Config& config, const TrainingSetup& setup) {
-  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
-  const bool is_read = config.train.generate.prompt_tokens > 0 && posix_files().exists(tokenizer);
-  return is_read ? tokenizer : "";
-}
-
 }  // namespace
 
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
@@ -217,64 +177,6 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   if (initial_weights && initial_weights->changed_tensors() != nullptr)
     outcome.unchanged_warning = initial_weights->changed_tensors()->warning();
   return outcome;
-}
-
-std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup) {
-  const std::string tokenizer = tokenizer_of_samples(config, setup);
-  if (tokenizer.empty()) return std::nullopt;
-  return Detokenizer::parse(read_file(tokenizer), tokenizer);
-}
-
-int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
-  std::error_code error;
-  const auto file_bytes = std::filesystem::file_size(tokenizer_of_samples(config, setup), error);
-  if (error) return 0;
-  // The text; and of each token a node of the parsed vocabulary and one of the map by ids, whose
-  // strings have blocks of their own if they are long. Added tokens need more, but are few.
-  constexpr int64_t kOfToken = 240;
-  return static_cast<int64_t>(file_bytes) + kOfToken * setup.model_config().vocab_rows;
-}
-
-std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
-                                                 const SequenceSet& validation) {
-  const ModelDescription& model = setup.text_plan().model;
-  const auto wanted = static_cast<size_t>(config.train.generate.prompts);
-  const int64_t longest =
-      std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
-  std::vector<std::vector<int32_t>> prompts;
-  SequenceReader reader(validation, model.vocab_rows);
-  Batch batch;
-  for (int64_t sequence = 0; sequence < validation.size() && prompts.size() < wanted; ++sequence) {
-    reader.reset(batch, 1);
-    reader.fill(batch, 0, sequence);
-    const std::vector<size_t> bounds = document_bounds(batch);
-    for (size_t i = 0; i + 1 < bounds.size() && prompts.size() < wanted; ++i)
-      prompts.push_back(beginning_of(batch, bounds[i], bounds[i + 1], longest));
-  }
-  return prompts;
-}
-
-TextSample sample_text(const Config& config, TrainingSetup& setup,
-                       const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
-                       const std::function<bool()>& stop) {
-  const GenerateConfig& wanted = config.train.generate;
-  // The pipeline stage with the head has the logits.
-  const StateOptions& state = setup.plan().options.state;
-  const int head_stage = state.pipeline.last_stage();
-  const GenerateOptions options{
-      .tokens = wanted.tokens,
-      .temperature = wanted.temperature,
-      .seed = static_cast<uint64_t>(config.train.seed),
-      .stop_ids = setup.model_config().eos_ids,
-      .sampling_rank = state_mesh(state).rank_at({.pipeline = head_stage}),
-      .has_logits = state.pipeline_stage == head_stage,
-      .should_stop = stop};
-  Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;
-  const std::vector<int32_t> text =
-      generate(setup.text_executor(), setup.text_plan(), setup.memory(), prompt, options, others);
-  if (detokenizer == nullptr) return {};
-  return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt),
-          detokenizer->decode(text)};
 }
 
 }  // namespace ftrun

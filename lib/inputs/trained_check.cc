@@ -1,0 +1,67 @@
+#include "inputs/trained_check.h"
+
+#include "axes/model_fit.h"
+#include "base/error.h"
+#include "base/hub_cache.h"
+#include "base/text.h"
+#include "checkpoint/adapter_folder.h"
+#include "config/peft_config.h"
+#include "config/unsupported.h"
+#include "inputs/config_problem.h"
+#include "inputs/export_options.h"
+#include "inputs/weights_check.h"
+#include "program/training_model.h"
+
+namespace ftrun {
+namespace {
+
+/// Returns a notice if the adapter was trained on a base that was quantized in another way.
+std::optional<Problem> find_other_base(const Config& config, const AdapterFolder& adapter) {
+  const std::optional<QuantizationConfig> before = base_quantization(adapter);
+  if (!before || *before == config.quantization) return std::nullopt;
+  const auto described = [](const QuantizationConfig& quantization) {
+    return quantization.type == QuantizationType::kNone
+               ? "not quantized"
+               : cat("quantized as ", quantization_text(quantization));
+  };
+  return notice_about(
+      config.origins, "adapter",
+      cat(adapter.path(), ": was trained on a base ", described(*before), "; here it is ",
+          described(config.quantization)),
+      "continue with the same quantization; on another base the first losses are higher");
+}
+
+}  // namespace
+
+std::optional<Problem> find_division_problem(const Config& config, const ModelConfig& model,
+                                             bool config_has_errors) {
+  const std::optional<ModelFitProblem> problem =
+      find_model_fit_problem(config, model, config_has_errors);
+  if (!problem) return std::nullopt;
+  return problem_at(request_position(config.origins, problem->key), problem->error);
+}
+
+std::vector<Problem> check_trained(const Config& config, const ModelConfig& model) {
+  const bool packs = config.quantization.type != QuantizationType::kNone;
+  if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() &&
+      config.train.only.empty())
+    return {};
+  const char* key = "adapter";
+  try {
+    const Adapter adapter = adapter_of(config, model);
+    key = packs                          ? "quantization"
+          : !config.train.freeze.empty() ? "train.freeze"
+          : !config.train.only.empty()   ? "train.only"
+                                         : "adapter";
+    const ModelDescription trained = training_model(config, model, 0);
+    if (config.adapter.path.empty()) return {};
+    const AdapterFolder begun(find_adapter_folder(config.adapter.path).folder);
+    check_adapter(trained, begun);
+    if (const std::optional<Problem> notice = find_other_base(config, begun)) return {*notice};
+  } catch (const Error& error) {
+    return {problem_at(request_position(config.origins, key), error)};
+  }
+  return {};
+}
+
+}  // namespace ftrun

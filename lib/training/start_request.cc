@@ -1,0 +1,46 @@
+#include "training/start_request.h"
+
+#include <unistd.h>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cluster/peers.h"
+#include "report/outcome.h"
+#include "report/run_folder.h"
+
+namespace ftrun {
+namespace {
+
+/// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
+/// outlives its ranks, and by its restart count.
+std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
+  if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
+  const std::string process = identity_text(process_identity(::getppid()));
+  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
+}
+
+}  // namespace
+
+TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
+  if (!agent) agent = launch_of_parent(request.launch);
+  if (!agent) return request;
+  request.agent = agent->name;
+  request.launch.restarts = agent->earlier_starts;
+  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
+  try {
+    if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
+      request.resume.resume_newest();
+  } catch (const Error& error) {
+    log_debug(error.what());  // opening the folder fails later, with the reason
+  }
+  return request;
+}
+
+std::string swap_name(const TrainRequest& request) {
+  const std::string key =
+      cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
+  return hex64(xxh3(key.data(), key.size()));
+}
+
+}  // namespace ftrun
