@@ -24,9 +24,9 @@ namespace ftrun {
 ///
 /// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
 /// 16-bit floats in fp32, as on CPUs, regardless of the arithmetic of the transport. Ranks exchange
-/// the parts, each adds up its own part, and an all-reduce then gathers the sums. As many bytes are
-/// sent as by a ring. In addition the data is written to and read from device memory once more, and
-/// kScratchBytes of it are needed.
+/// the parts, and each adds up its own part. If the collective is an all-reduce, a second exchange
+/// gathers the sums. As many bytes are sent as by a ring. In addition the data is written to and
+/// read from device memory once more, and kScratchBytes of it are needed.
 class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  public:
   /// Bytes of a group's scratch memory for the parts of ordered sums that are being exchanged;

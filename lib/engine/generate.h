@@ -27,7 +27,7 @@ struct GenerateOptions {
 };
 
 /// Continues `prompt` with a logits program (plan_logits) and the executor that runs it: each new
-/// token is one forward pass over the last tokens that fit the row. Returns the new ids; logits
+/// token is one forward pass over the last tokens that fit a sequence. Returns the new ids; logits
 /// that are not finite end the text. Ranks that compute together pass `group`. One of them chooses
 /// for all, because CPUs of different types may round differently.
 std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,

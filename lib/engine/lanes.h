@@ -34,8 +34,8 @@ class Lanes {
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
-  /// Returns whether everything that the instruction waits for is done. Only the lane that runs the
-  /// previous instruction may call it.
+  /// Returns whether everything that the instruction waits for is done. Call it only from the
+  /// thread of the instruction's own lane, while it runs an earlier instruction of that lane.
   bool is_ready(InstrId id);
 
   /// ComputeWaits holds the seconds that compute waited before the current instruction: for joint

@@ -41,8 +41,8 @@ class CheckpointedState {
   /// continues. There is only one copy at a time; release_snapshot() frees it.
   virtual std::vector<StateSlice> take_snapshot() = 0;
   virtual void release_snapshot() = 0;
-  /// BufferUse the memory of the copy once, so that the first take_snapshot() does not wait for
-  /// page faults.
+  /// Touches the memory of the copy once, so that the first take_snapshot() does not wait for page
+  /// faults.
   virtual void populate_snapshot() = 0;
   /// Returns the buffers that all saves share; null if each save allocates its own.
   virtual const SaveBuffers* save_buffers() const = 0;

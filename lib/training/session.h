@@ -111,8 +111,8 @@ class Session {
   void extend_timeouts_for_rank_0();
   /// Collective: disconnects all ranks in an orderly way.
   void close();
-  /// Disconnects this rank after a failure. Waits for a second, because other ranks may have failed
-  /// too and read the reason from rank 0's store.
+  /// Disconnects this rank after a failure. Rank 0 waits for at most a second until the others have
+  /// left, because they may have failed too and read the reason from its store.
   void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:

@@ -695,7 +695,7 @@ void with_narrow_type(DType dtype, Body body) {
     body(Bf16{});
 }
 
-/// Returns a launch of a block for `block_rows` tokens of each row and `heads` heads, with
+/// Returns a launch of a block for `block_rows` tokens of each sequence and `heads` heads, with
 /// `shared_rows` rows of D elements in shared memory.
 template <int D, class T>
 Launch attention_launch(const AttentionArgs<T>& args, int block_rows, int heads, int shared_rows,
