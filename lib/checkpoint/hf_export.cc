@@ -115,8 +115,9 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_runs(part.location, 0, elements, [&](const StoredRun& run) {
-      runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
+    visit_stored_intervals(part.location, 0, elements, [&](const StoredInterval& interval) {
+      runs.push_back({&part, interval.position, interval.position + interval.end - interval.begin,
+                      interval.begin});
     });
   }
   if (!transposed)

@@ -344,8 +344,8 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
   if (const NamedPart* known = part(name)) {
     const StoredLocation& location = known->location;
     if (!location.transposed)
-      return visit_stored_runs(location, begin, end, [&](const StoredRun& run) {
-        visit_stored_tensors(location, run.begin, run.end,
+      return visit_stored_intervals(location, begin, end, [&](const StoredInterval& interval) {
+        visit_stored_tensors(location, interval.begin, interval.end,
                              [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
                                release(stored, from, to);
                              });

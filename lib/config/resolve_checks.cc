@@ -273,10 +273,11 @@ void check_paths(ResolveState& r) {
 
 void check_optimizer(ResolveState& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
-  const auto fault_of = optimizer_of(optimizer.type).fault;
-  const std::optional<OptimizerFault> fault =
-      fault_of == nullptr ? std::nullopt : fault_of(optimizer);
-  if (fault) r.error(cat("optimizer.params.", fault->parameter), fault->message, fault->remedy);
+  const auto conflict_of = optimizer_of(optimizer.type).conflict;
+  const std::optional<ParameterConflict> conflict =
+      conflict_of == nullptr ? std::nullopt : conflict_of(optimizer);
+  if (conflict)
+    r.error(cat("optimizer.params.", conflict->parameter), conflict->message, conflict->remedy);
 }
 
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run

@@ -709,9 +709,9 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
   return builder.finish();
 }
 
-StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
-                              const StepOptions& options) {
-  require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
+StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
+                                  const StepOptions& options) {
+  require(model.mode == Mode::kLogits, "a generation step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1),
                       Trains::kNo);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();

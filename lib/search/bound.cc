@@ -167,9 +167,9 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
       costs.prefix_costs.push_back(costs.prefix_costs.back());
       costs.prefix_costs.back() += graphs[static_cast<size_t>(layer.graph)];
     }
-    const auto by = pipeline_partition(config.pipeline.partition);
-    require(by.has_value(), "pipeline.partition was checked");
-    costs.layer_weights = layer_loads(costs.model, *by);
+    const auto balance = pipeline_balance(config.pipeline.partition);
+    require(balance.has_value(), "pipeline.partition was checked");
+    costs.layer_weights = layer_loads(costs.model, *balance);
     costs.whole_layer_weights = rounded_loads(costs.layer_weights);
   } catch (const Error& error) {
     costs.failure = error;

@@ -53,7 +53,8 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();
-  if (!request.agent.empty()) manifest.environment[launch_variables::kAgent] = request.agent;
+  if (!request.torchrun_launch.empty())
+    manifest.environment[launch_variables::kAgent] = request.torchrun_launch;
   manifest.started = utc_now();
   return manifest;
 }

@@ -74,7 +74,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   if (!launch.master_addr.empty()) options.address = launch.master_addr;
   options.port = launch.master_port;
   options.listen_fd = launch.store_fd;
-  options.has_agent_store = launch.has_agent_store;
+  options.has_torchrun_store = launch.has_torchrun_store;
   options.attempt = launch.restarts;
   options.token = launch.token;
   options.rendezvous_file = rendezvous_file(request.config.output_dir);

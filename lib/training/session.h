@@ -52,7 +52,9 @@ class Session {
   int world_size() const { return world_size_; }
   bool is_first() const { return rank_ == 0; }
   /// Returns the launch of ranks that torchrun started.
-  const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
+  const std::optional<TorchrunLaunch>& torchrun_launch() const {
+    return rendezvous_->torchrun_launch();
+  }
   /// Collective: returns the number of threads on which this rank computes. It depends on the cores
   /// that all ranks of its machine may use (cluster/core_share).
   int share_cores(const CoreLimit& own);

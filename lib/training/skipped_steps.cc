@@ -9,7 +9,7 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.sort_key, " ", own.sample_rank, " ", own.location);
+  return cat(own.sort_key, " ", own.data_parallel_index, " ", own.location);
 }
 
 std::string nonfinite_locations(const std::vector<std::string>& texts) {
@@ -21,7 +21,7 @@ std::string nonfinite_locations(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     RankPlace found{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> found.report.sort_key >> found.report.sample_rank >> std::ws;
+    in >> found.report.sort_key >> found.report.data_parallel_index >> std::ws;
     std::getline(in, found.report.location);
     if (found.report.sort_key >= 0) all.push_back(std::move(found));
   }
@@ -31,7 +31,7 @@ std::string nonfinite_locations(const std::vector<std::string>& texts) {
   std::vector<std::string> locations;
   for (const RankPlace& found : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
-      return other.report.sample_rank == found.report.sample_rank &&
+      return other.report.data_parallel_index == found.report.data_parallel_index &&
              other.report.sort_key < found.report.sort_key;
     });
     if (!from_another) locations.push_back(cat("rank ", found.rank, ", ", found.report.location));

@@ -25,7 +25,7 @@ struct RankNonfinite {
   /// -1 for never. A rank that received the value from another rank found it later than that rank.
   int64_t sort_key = -1;
   /// The rank's index among the ranks that read different sequences.
-  int sample_rank = 0;
+  int data_parallel_index = 0;
   std::string location;
 };
 

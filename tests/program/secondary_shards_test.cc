@@ -119,7 +119,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
     const StepProgram step =
         mode == Mode::kEvaluate
             ? build_evaluation_step(model, step_case.built.partition, step_case.options)
-            : build_logits_step(model, step_case.built.partition, step_case.options);
+            : build_generation_step(model, step_case.built.partition, step_case.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
       REQUIRE(axes_in(step.program, gather->group()) == "data");

@@ -356,7 +356,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     const ModelDescription logits = step_case.model_for(Mode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
-                                   build_logits_step(logits, built.partition, mine).program})
+                                   build_generation_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
         if (!buffer.persistent_kind) continue;
         const BufferId in_training = find_persistent(train, *buffer.persistent_kind, buffer.tier);

@@ -355,7 +355,7 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
         }
         std::vector<ProgramPlan> logits;
         for (const StepPlan& plan : plans)
-          logits.push_back(plan_logits(small_config(2, false), plan, 6));
+          logits.push_back(plan_generation(small_config(2, false), plan, 6));
         std::vector<const Program*> programs;
         for (const ProgramPlan& pass : logits) programs.push_back(&pass.program);
         CHECK(check_programs(programs) == std::vector<std::string>{});

@@ -402,7 +402,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"parallel.pipeline_layers",
        {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_partition(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_balance(config.pipeline.partition)"}},
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
