@@ -28,10 +28,10 @@
 #include "base/uninterrupted.h"
 #include "cluster/failure_report.h"
 #include "cluster/local_boards.h"
+#include "cluster/lossy_output.h"
 #include "cluster/peers.h"
 #include "cluster/rank_process.h"
 #include "cluster/rank_state.h"
-#include "cluster/shown_output.h"
 
 namespace ftrun {
 namespace {
@@ -134,14 +134,15 @@ class Supervisor {
         restart_(restart),
         local_ranks_(restart.local_ranks > 0 ? restart.local_ranks : options.local_ranks),
         signals_(signals),
-        output_({.first_rank = first_rank(),
-                 .ranks = local_ranks_,
-                 .terminal = options.terminal,
-                 .write = options.write
-                              ? options.write
-                              : [this](OutputStream stream,
-                                       std::string_view text) { shown_.write(stream, text); }}),
-        shown_({.is_ending = [this] {
+        output_(
+            {.first_rank = first_rank(),
+             .ranks = local_ranks_,
+             .terminal = options.terminal,
+             .write = options.write
+                          ? options.write
+                          : [this](OutputStream stream,
+                                   std::string_view text) { lossy_output_.write(stream, text); }}),
+        lossy_output_({.is_ending = [this] {
           handle_signals();
           return forwarded_signal_ != 0 || is_stopping_;
         }}) {}
@@ -169,7 +170,7 @@ class Supervisor {
                                                  .log_of = options_.log_of});
     // Lines that were dropped after the last shown line are reported here, because no later line
     // reports them.
-    if (const int64_t lines = shown_.dropped_lines(); lines > 0 && !summary.text.empty())
+    if (const int64_t lines = lossy_output_.dropped_lines(); lines > 0 && !summary.text.empty())
       summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
                           " dropped because the output was blocked; see the ranks' logs");
     return summary;
@@ -217,7 +218,7 @@ class Supervisor {
   const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
-  ShownOutput shown_;
+  LossyOutput lossy_output_;
   Pipe reports_ = make_pipe();
   LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;
@@ -526,7 +527,8 @@ class Restarts {
   RestartDecision decide(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return {};
-    return policy_.decide(failure, options_.last_saved ? options_.last_saved() : "");
+    return policy_.decide(failure,
+                          options_.newest_checkpoint_id ? options_.newest_checkpoint_id() : "");
   }
 
   /// Prepares the next start, and logs it.

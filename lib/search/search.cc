@@ -51,7 +51,8 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (!has_timed() && !result_.proved) plan_in_time(candidates_.least_memory_numbers(), true);
+    if (!has_timed() && !result_.proved)
+      plan_in_time(candidates_.candidates_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
         candidates_.planned() == 0
@@ -256,7 +257,7 @@ class Search {
   /// these layouts may be faster than all layouts planned before.
   void plan_common_settings() {
     for (const CommonSetting& setting : settings_.all())
-      plan_common_setting(candidates_.numbers_of(setting.matches));
+      plan_common_setting(candidates_.matching(setting.matches));
   }
 
   /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on
@@ -288,7 +289,7 @@ class Search {
   }
 
   std::optional<PlannedLayout> plan_least_memory() {
-    plan_in_time(candidates_.least_memory_numbers(), false);
+    plan_in_time(candidates_.candidates_of_least_memory(), false);
     return candidates_.least_memory();
   }
 

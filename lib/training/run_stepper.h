@@ -31,7 +31,7 @@ class RunStepper : public Stepper {
     resource_use_.add_memory_and_traffic(metrics);
   }
   void record_measurements(const StepMetrics& metrics) override;
-  NonfiniteSearch find_nonfinite(const StepRun& step) override;
+  NonfiniteSearchResult find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;
 

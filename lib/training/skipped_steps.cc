@@ -60,7 +60,7 @@ std::string SkippedSteps::where() const {
 }
 
 std::string SkippedSteps::add_step(int64_t step, bool finite,
-                                   const std::optional<NonfiniteSearch>& search) {
+                                   const std::optional<NonfiniteSearchResult>& search) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);

@@ -113,7 +113,7 @@ void TrainingLoop::review_stop_lead() {
 StepMetrics TrainingLoop::train_step() {
   const double start = parts_.clock();
   parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
-  const Loader::Fetched fetched = parts_.next_step_batch();
+  const Loader::FetchedBatch fetched = parts_.next_step_batch();
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
   parts_.journal.record_first_batch();
   StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
@@ -170,7 +170,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
 }
 
 void TrainingLoop::record_skipped(const StepRun& step) {
-  std::optional<NonfiniteSearch> search;
+  std::optional<NonfiniteSearchResult> search;
   const bool finite = step.result.finite;
   if (!finite && progress_.skipped.needs_search()) search = parts_.stepper.find_nonfinite(step);
   const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);

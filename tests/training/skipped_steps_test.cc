@@ -42,9 +42,10 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// Counts a step that is not finite as the trainer does, which searches for the place only if the
 /// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
-  return skipped.add_step(
-      step, false,
-      skipped.needs_search() ? std::optional(NonfiniteSearch{.location = found}) : std::nullopt);
+  return skipped.add_step(step, false,
+                          skipped.needs_search()
+                              ? std::optional(NonfiniteSearchResult{.location = found})
+                              : std::nullopt);
 }
 
 TEST_CASE(
@@ -101,7 +102,7 @@ TEST_CASE("if only a sum of gradients is not finite, consecutive such steps are 
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.add_step(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
+  REQUIRE(skipped.add_step(1, false, NonfiniteSearchResult{.repeat_is_finite = true}) ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
           "the step gave finite values, so this machine is not deterministic");
   REQUIRE_FALSE(skipped.needs_search());

@@ -508,7 +508,7 @@ TEST_CASE("a run whose labels are all masked says so once, and slow ranks are na
   StepBatch batch;
   run.next_step_batch = [&] {
     batch.counted_tokens_global = run.progress.step < 2 ? 0 : 10;
-    return Loader::Fetched{batch, 0.25};
+    return Loader::FetchedBatch{batch, 0.25};
   };
   for (const int64_t step : {1, 2})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = found.result.counted_tokens = 0; };
