@@ -83,7 +83,10 @@ using AlignedMemory = std::unique_ptr<void, FreeDeleter>;
 
 AlignedMemory allocate(int64_t bytes) {
   AlignedMemory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
-  if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
+  if (memory == nullptr)
+    throw Error(ExitCode::kEnvironment,
+                cat("out of memory: the benchmark cannot allocate ", human_bytes(bytes)),
+                "close other programs, or give --quick, which measures smaller models");
   return memory;
 }
 

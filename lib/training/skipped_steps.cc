@@ -75,7 +75,7 @@ std::string SkippedSteps::add_step(int64_t step, bool finite,
                "; the update was skipped, the next scale is ", scaler_.scale());
   ++consecutive_;
   if (search) search_ = search;
-  return cat("step ", step, ": loss or gradient is not finite; the update was skipped (",
+  return cat("step ", step, ": the loss or the gradient is not finite; the update was skipped (",
              consecutive_, " in a row)", where());
 }
 
@@ -88,7 +88,7 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
   if (consecutive_ < limit_) return;
   throw Error(
       ExitCode::kNumerical,
-      cat("step ", step, ": loss or gradient was not finite for ", consecutive_,
+      cat("step ", step, ": the loss or the gradient was not finite for ", consecutive_,
           consecutive_ == 1 ? " step" : " steps in a row", where()),
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
@@ -96,7 +96,7 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
 void SkippedSteps::refuse_none_trained(int64_t steps) const {
   if (steps == 0 || total_ < steps) return;
   throw Error(ExitCode::kNumerical,
-              cat("loss or gradient was not finite in ",
+              cat("the loss or the gradient was not finite in ",
                   steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
                   ": nothing was trained"),
               scaler_.expects_overflow()
