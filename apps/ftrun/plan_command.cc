@@ -108,8 +108,9 @@ void print_traffic(const StepPlan& plan, const Program& program) {
   if (traffic.rows.empty()) return;
   const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (trains ? planned_traffic_text(traffic, traffic_theory(program, plan.train.model,
-                                                                      plan.partition, plan.options))
+            << (trains ? planned_traffic_text(
+                             traffic, compare_traffic_with_theory(program, plan.train.model,
+                                                                  plan.partition, plan.options))
                        : planned_traffic_text(traffic));
 }
 

@@ -66,9 +66,9 @@ void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64
                  });
 }
 
-void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
-                          int64_t begin, int64_t end,
-                          const std::function<void(const StoredColumn&)>& visit) {
+void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
+                                int64_t begin, int64_t end,
+                                const std::function<void(const TransposedInterval&)>& visit) {
   require(location.transposed && shape.size() == 2, "the matrix lies transposed");
   const int64_t columns = shape[1], stored_columns = location.shape[1];
   for (const Box& box : cut_box(whole_box(shape), begin, end))

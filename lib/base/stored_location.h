@@ -59,10 +59,10 @@ struct StoredInterval {
 void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64_t end,
                             const std::function<void(const StoredInterval&)>& visit);
 
-/// StoredColumn is an interval within one row of a stored tensor. The row is a column of a part
-/// that is stored transposed: elements [begin, begin + count) of the stored tensor are elements
-/// `position`, `position + step`, ... of the part.
-struct StoredColumn {
+/// TransposedInterval is an interval within one row of a stored tensor. The row is a column of a
+/// part that is stored transposed: elements [begin, begin + count) of the stored tensor are
+/// elements `position`, `position + step`, ... of the part.
+struct TransposedInterval {
   int64_t begin = 0;
   int64_t count = 0;
   int64_t position = 0;
@@ -71,9 +71,9 @@ struct StoredColumn {
 
 /// Calls `visit` for the intervals that hold elements [begin, end) of a matrix of this shape that
 /// is stored transposed at `location`.
-void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
-                          int64_t begin, int64_t end,
-                          const std::function<void(const StoredColumn&)>& visit);
+void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
+                                int64_t begin, int64_t end,
+                                const std::function<void(const TransposedInterval&)>& visit);
 
 /// Reads elements [begin, end) of a tensor of this shape that is stored at `location`: `read(from,
 /// to, out)` fills `out` with elements [from, to) of the stored tensor.
@@ -87,7 +87,7 @@ void read_stored(const StoredLocation& location, const std::vector<int64_t>& sha
                        static_cast<size_t>(interval.end - interval.begin)));
     });
   std::vector<T> column;
-  visit_stored_columns(location, shape, begin, end, [&](const StoredColumn& stored) {
+  visit_transposed_intervals(location, shape, begin, end, [&](const TransposedInterval& stored) {
     column.resize(static_cast<size_t>(stored.count));
     read(stored.begin, stored.begin + stored.count, std::span<T>(column));
     int64_t at = stored.position - begin;

@@ -247,8 +247,8 @@ class ShardWriter {
     whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
-      visit_stored_columns(
-          part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+      visit_transposed_intervals(
+          part.location, part.shape, piece.begin, piece.end, [&](const TransposedInterval& run) {
             for (int64_t i = 0; i < run.count; ++i)
               whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];

@@ -90,8 +90,8 @@ class ModelFolder {
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
-  /// NamedPart is a named part of a stored tensor; `info` holds the part's name and shape.
-  struct NamedPart {
+  /// NamedTensorPart is a named part of a stored tensor; `info` holds the part's name and shape.
+  struct NamedTensorPart {
     StoredTensor info;
     StoredLocation location;
   };
@@ -102,11 +102,11 @@ class ModelFolder {
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
   const TensorLocation& locate(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
-  const NamedPart* part(std::string_view name) const;
+  const NamedTensorPart* part(std::string_view name) const;
   /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
   /// [from, to) of the stored tensor `name`.
   template <class T, class Read>
-  void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
+  void read_part(const NamedTensorPart& part, int64_t begin, int64_t end, std::span<T> out,
                  Read read) const;
 
   std::string folder_;
@@ -114,7 +114,7 @@ class ModelFolder {
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, TensorLocation, std::less<>> tensors_;
-  std::map<std::string, NamedPart, std::less<>> parts_;
+  std::map<std::string, NamedTensorPart, std::less<>> parts_;
   std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 

@@ -175,7 +175,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
   }
 }
 
-StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
+StorePtr store_with_prefix(Rendezvous& rendezvous, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().main.store);
 }
 

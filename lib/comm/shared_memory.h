@@ -30,7 +30,7 @@ CommBuffer allocate_shared(int64_t bytes);
 CommBuffer allocate_shared_lasting(int64_t bytes);
 /// Returns the location of [data, data + bytes) if it lies in memory of allocate_shared(), else one
 /// that is not shared.
-SharedLocation find_shared(const void* data, int64_t bytes);
+SharedLocation shared_location_of(const void* data, int64_t bytes);
 
 /// Asks the kernel to collapse the parts of this process's shared memory that a range touches into
 /// huge pages (MADV_COLLAPSE), if all their memory is allocated; each is asked for only once. Peers

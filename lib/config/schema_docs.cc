@@ -62,7 +62,7 @@ The column *does* shows what ftrun does with a key:
 
 std::vector<std::string> accepted_words(const Field& field) {
   std::vector<std::string> words;
-  for (const NumberWord& word : field.forms.words)
+  for (const WordForNumber& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words;
 }
@@ -119,7 +119,7 @@ std::string default_text(const Field& field) {
 
 const char* treatment_text(KeyTreatment treatment) {
   switch (treatment) {
-    case KeyTreatment::kImplement:
+    case KeyTreatment::kApply:
       return "yes";
     case KeyTreatment::kNotice:
       return "ignored";

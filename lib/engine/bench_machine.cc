@@ -24,6 +24,7 @@
 #include "base/limit_remedies.h"
 #include "base/median.h"
 #include "base/round_up.h"
+#include "base/text.h"
 #include "comm/listen_socket.h"
 #include "engine/measure_collectives.h"
 #include "graph/cost.h"

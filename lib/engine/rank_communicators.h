@@ -23,13 +23,13 @@ struct RankCommunicators {
   ProgressBoard* board = nullptr;
 
   /// Returns the communicators of a rank whose only communicator is `group`.
-  static RankCommunicators of_one(Communicator& group) {
+  static RankCommunicators for_single_group(Communicator& group) {
     return {{&group}, &group, &group, nullptr};
   }
 
   int rank() const { return host_world->rank(); }
   /// Returns all communicators, each once.
-  std::vector<Communicator*> distinct() const;
+  std::vector<Communicator*> distinct_communicators() const;
   /// Returns the communicator that allocates memory which ranks of the same machine can read: the
   /// largest one that uses shared memory.
   Communicator& shared_memory_communicator() const;

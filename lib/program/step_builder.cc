@@ -485,7 +485,7 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValueRa
   const BufferRange& in = ranges.at(op.in[0]);
   const BufferRange& out = ranges.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
-  const GroupId group = placement_.groups().along(over.axis);
+  const GroupId group = placement_.groups().layer_group(over.axis);
   require(program_.place_in_group(group).count == over.ranks,
           "a collective of a layer has its group");
   const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;

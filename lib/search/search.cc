@@ -81,7 +81,7 @@ class Search {
     if (numbers.empty() || candidates_.planned() > 0 || candidates_.stopped() > 0) return;
     const size_t cheapest = candidates_.cheapest_of(numbers);
     result_.needed_seconds = time_.estimate_end_seconds(candidates_.effort_of(cheapest));
-    if (time_.may_end_first_plan_at(result_.needed_seconds)) plan({cheapest}, timed);
+    if (time_.may_first_plan_end_at(result_.needed_seconds)) plan({cheapest}, timed);
   }
 
   void refuse(const Layout& layout, const std::string& why) {
@@ -232,7 +232,7 @@ class Search {
       }
       return numbers;
     };
-    while (!time_.has_used(kPlanningShare)) {
+    while (!time_.has_spent(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
         break;
@@ -267,7 +267,7 @@ class Search {
     std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_.at(i).fits || candidates_.is_attempted(i)) continue;
-      if (candidates_.has_fitting(numbers) || time_.has_used(1)) return;
+      if (candidates_.has_fitting(numbers) || time_.has_spent(1)) return;
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
       if (tries++ < kPlansOfSetting) {
         plan({i});
@@ -305,7 +305,7 @@ class Search {
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = time_.remaining_seconds();
       if (left <= 0) return record_unchecked_nodes(larger.nodes);
-      Search search(larger, {.seconds = left}, time_.for_more_nodes(left));
+      Search search(larger, {.seconds = left}, time_.budget_for_more_nodes(left));
       search.find_bounds();
       const SearchCounts& counts = search.result_.counts;
       // If even the bounds of all checked layouts are too large, none of them fits.

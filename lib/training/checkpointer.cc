@@ -49,7 +49,7 @@ bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe
       parts_.recorder->refuse_if_checkpoints_are_gone();
       return false;
     }
-    parts_.recorder->admit_run(describe());
+    parts_.recorder->check_resumed_run(describe());
     return true;
   });
 }
@@ -353,8 +353,8 @@ void Checkpointer::end_background_save(const Error& error) noexcept {
 /// waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
-  const ExportOutcome outcome =
-      parts_.model.export_weights(session_.is_first(), [&stop] { return stop.agree(); });
+  const ExportOutcome outcome = parts_.model.export_weights(
+      session_.is_first(), [&stop] { return stop.decide_outside_step(); });
   session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;

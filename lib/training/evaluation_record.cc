@@ -155,7 +155,7 @@ std::string EvaluationRecord::text() const {
 void EvaluationRecord::restore(const std::string& text) {
   const Json json = Json::parse(text);
   last_step_ = json.at("last_step").get<int64_t>();
-  is_of_older_version_ = !json.contains("nonfinite_set");
+  was_written_by_older_version_ = !json.contains("nonfinite_set");
   nonfinite_set_ = json.value("nonfinite_set", "");
   last_loss_is_finite_ = json.value("last_loss_is_finite", true);
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&

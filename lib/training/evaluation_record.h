@@ -62,7 +62,7 @@ class EvaluationRecord {
   void forget(int64_t step, const std::string& set);
   /// Returns whether an older version wrote the restored text, which counted evaluations that are
   /// not finite.
-  bool is_of_older_version() const { return is_of_older_version_; }
+  bool was_written_by_older_version() const { return was_written_by_older_version_; }
 
   /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
@@ -84,7 +84,7 @@ class EvaluationRecord {
   /// The first set of the last evaluation whose loss was not finite; "" for none.
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
-  bool is_of_older_version_ = false;
+  bool was_written_by_older_version_ = false;
   /// The best evaluation, and up to two that were the best before it, the newest first. The oldest
   /// is needed only while the previous best is being written. text() leaves it out, because each
   /// checkpoint is made after the save before it has ended.

@@ -197,7 +197,7 @@ void Trainer::load_or_resume() {
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
-  review_evaluations();
+  correct_evaluations_of_older_version();
   state_services_->checkpointer.restore_best(progress_);
   data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
@@ -271,8 +271,8 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
 /// Corrects the evaluation record of a checkpoint of an older version. Such a version compared only
 /// the accuracy, so it may have counted an evaluation whose loss is not finite as the best or as an
 /// improvement.
-void Trainer::review_evaluations() {
-  if (!progress_.evaluations.is_of_older_version()) return;
+void Trainer::correct_evaluations_of_older_version() {
+  if (!progress_.evaluations.was_written_by_older_version()) return;
   for (const StepMetrics& metrics : state_services_->evaluator.read_evaluations(
            "looking for evaluations that are not finite", [this](const StepMetrics& m) {
              return m.step <= progress_.step && is_nonfinite(m.evaluations);

@@ -56,7 +56,7 @@ class Trainer {
   RunManifest describe();
   RunParts run_parts() { return {request_, session_, *setup_, data_, matmul_libraries_, threads_}; }
 
-  void review_evaluations();
+  void correct_evaluations_of_older_version();
   bool has_ended() const { return progress_.has_ended(total_steps_); }
 
   /// ExportDecision says why the weights are not exported (`withheld_reason`), or what a user

@@ -22,7 +22,7 @@ TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingP
       evaluation_clock_(config.train.evaluation, plan.is_first, parts_.clock) {}
 
 void TrainingLoop::run() {
-  review_stop_lead();  // with the measurements of an earlier start
+  warn_of_short_stop_lead();  // with the measurements of an earlier start
   evaluate_at_start();
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
@@ -55,8 +55,8 @@ void TrainingLoop::check_and_save() {
            parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
-    parts_.stop.agree();
-  review_stop_lead();
+    parts_.stop.decide_outside_step();
+  warn_of_short_stop_lead();
 }
 
 /// Saves after a stop signal, without waiting for the data's fingerprint. Says so if a resumed run
@@ -92,7 +92,7 @@ double TrainingLoop::longest_save() const {
 
 /// Warns as soon as the scheduler's lead is too short, and writes the measurements to run.json now,
 /// because a run that is killed at its time limit cannot write them later.
-void TrainingLoop::review_stop_lead() {
+void TrainingLoop::warn_of_short_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (longest_save() > 0) lead.add_save_time(longest_save());
   if (lead.has_grown()) {
@@ -106,7 +106,7 @@ void TrainingLoop::review_stop_lead() {
       log_debug(error.what());
     }
   }
-  if (const std::string warning = lead.next_warning(); !warning.empty())
+  if (const std::string warning = lead.new_warning(); !warning.empty())
     parts_.journal.warn(warning);
 }
 
@@ -272,7 +272,7 @@ void TrainingLoop::save_last() {
   parts_.data_identity.await_fingerprints(parts_.stop);
   report_unknown_data();
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
-  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.agree();
+  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.decide_outside_step();
 }
 
 }  // namespace ftrun

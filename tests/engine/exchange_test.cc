@@ -126,13 +126,13 @@ using namespace testing;
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})
     require_no_failures(errors_on_ranks(ranks, [](Rendezvous&, Communicator& group) {
-      require_exchanges(RankCommunicators::of_one(group));
+      require_exchanges(RankCommunicators::for_single_group(group));
     }));
 }
 
 TEST_CASE("a step in which rows do not fit ends with their number") {
   const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
-    const RankCommunicators communicators = RankCommunicators::of_one(group);
+    const RankCommunicators communicators = RankCommunicators::for_single_group(group);
     ExchangeRun counted(communicators, nullptr, 2, 1, 4 * kRow);
     counted.write(0, numbers_of(group.rank()));
     // Rank 1 receives two rows and three rows.
@@ -146,7 +146,7 @@ TEST_CASE("a step in which rows do not fit ends with their number") {
 
 TEST_CASE("counts of more rows than exist are reported as a defect") {
   const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
-    const RankCommunicators communicators = RankCommunicators::of_one(group);
+    const RankCommunicators communicators = RankCommunicators::for_single_group(group);
     ExchangeRun counted(communicators, nullptr, 2);
     counted.write(0, numbers_of(group.rank()));
     counted.write(2, std::vector<int32_t>{100, 29});

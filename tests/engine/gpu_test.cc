@@ -100,7 +100,7 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   SingleRank single_rank;
   GpuOutcome outcome;
   RankFixture fixture(config, testing::model_of_many_blocks(),
-                      RankCommunicators::of_one(*single_rank.group), gpu);
+                      RankCommunicators::for_single_group(*single_rank.group), gpu);
   train_on_gpu(fixture, outcome);
   outcome.state = testing::saved_contents(fixture.state);
   return outcome;
@@ -224,7 +224,7 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
     Config config = testing::config_of_stage(2);
     if (offloads) testing::offload_to(config, OffloadDevice::kCpu);
     RankFixture fixture(config, testing::small_model(),
-                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                        RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
     fixture.train(1);
     const std::set<Lane> lanes = lanes_of(fixture.plan);
     REQUIRE(lanes.contains(Lane::kToHost) == offloads);
@@ -271,7 +271,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
   SingleRank single_rank;
   Emulated emulated(6);
   RankFixture there(testing::small_run_config(), testing::small_model(true),
-                    RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                    RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   RankFixture here(testing::small_run_config(), testing::small_model(true), *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
     REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
@@ -298,7 +298,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
     RankFixture fixture(offloaded(OffloadDevice::kCpu), model,
-                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                        RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
     Program careless = fixture.plan.train.program;
     for (Instr& instr : careless.instrs)
       if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward)
@@ -557,7 +557,7 @@ TEST_CASE(
   Emulated emulated(4, {.step_graph = true});
   const Config config = testing::with_dropout(testing::config_of_stage(1));
   RankFixture captured(config, testing::model_of_many_blocks(),
-                       RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                       RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   RankFixture plain(config, testing::model_of_many_blocks(), *single_rank.group);
   for (int64_t step = 1; step <= 3; ++step)
     REQUIRE(captured.train(step).result.loss_sum == plain.train(step).result.loss_sum);
@@ -576,7 +576,7 @@ TEST_CASE(
   SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   fixture.train(2);
   const auto before = testing::saved_contents(fixture.state);
@@ -599,7 +599,7 @@ TEST_CASE("gpu: a profiler shows each instruction of a step by its name") {
   SingleRank single_rank;
   Emulated emulated(3);
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   std::vector<std::string> expected;
   for (const Instr& instr : fixture.plan.train.program.instrs)
@@ -616,7 +616,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   SingleRank single_rank;
   Emulated emulated(3);
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
   fixture.train(2);
@@ -643,7 +643,7 @@ TEST_CASE(
         SingleRank single_rank;
         Emulated emulated(7);
         RankFixture fixture(config, testing::model_of_many_blocks(),
-                            RankCommunicators::of_one(*single_rank.group),
+                            RankCommunicators::for_single_group(*single_rank.group),
                             on_gpu ? &emulated.gpu : nullptr);
         fixture.train(1);
         const auto before = testing::saved_contents(fixture.state);
@@ -675,9 +675,10 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         SingleRank single_rank;
         Emulated emulated(8);
         const auto rig_on = [&](bool gpu) {
-          return std::make_unique<RankFixture>(config, testing::model_of_many_blocks(),
-                                               RankCommunicators::of_one(*single_rank.group),
-                                               gpu ? &emulated.gpu : nullptr);
+          return std::make_unique<RankFixture>(
+              config, testing::model_of_many_blocks(),
+              RankCommunicators::for_single_group(*single_rank.group),
+              gpu ? &emulated.gpu : nullptr);
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
@@ -701,7 +702,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     SingleRank single_rank;
     Emulated emulated(9);
     RankFixture fixture(testing::small_run_config(), model,
-                        RankCommunicators::of_one(*single_rank.group),
+                        RankCommunicators::for_single_group(*single_rank.group),
                         on_gpu ? &emulated.gpu : nullptr);
     fixture.train(1);
     const ProgramPlan writes = plan_generation(model, fixture.plan, 8);
@@ -768,7 +769,7 @@ TEST_CASE(
       Config config = testing::config_of_stage(1);
       testing::offload_to(config, OffloadDevice::kCpu);
       RankFixture fixture(config, testing::model_of_many_blocks(),
-                          RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                          RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
       require(fixture.train(1).result.finite, "it trains");
     });
   };
@@ -793,7 +794,7 @@ TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
   SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
   RankFixture fixture(offloaded(OffloadDevice::kCpu), testing::model_of_many_blocks(),
-                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const auto seconds = fixture.train_executor.seconds_by_kind();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
@@ -813,7 +814,7 @@ TEST_CASE(
     SingleRank single_rank;
     Emulated emulated(12, {.step_graph = captured});
     RankFixture fixture(config, testing::model_of_many_blocks(),
-                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
+                        RankCommunicators::for_single_group(*single_rank.group), &emulated.gpu);
     RankFixture here(config, testing::model_of_many_blocks(), *single_rank.group);
     for (int64_t step = 1; step <= 5; ++step) {
       const double expected = here.train(step).result.loss_sum;

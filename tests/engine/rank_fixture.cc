@@ -234,7 +234,7 @@ RankFixture::RankFixture(const Config& from, const ModelConfig& model, const Ran
 }
 
 RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communicator& group)
-    : RankFixture(from, model, RankCommunicators::of_one(group)) {}
+    : RankFixture(from, model, RankCommunicators::for_single_group(group)) {}
 
 StepRun RankFixture::prepared(int64_t step) {
   StepRun run;

@@ -702,7 +702,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
-         traffic_theory(program, built.model, built.partition, options).deviations)
+         compare_traffic_with_theory(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
   // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,

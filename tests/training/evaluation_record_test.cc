@@ -115,7 +115,7 @@ TEST_CASE("the best evaluation in a record of an older version is dropped") {
       R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},)"
       R"("before":{"step":2,"value":0.9}},)"
       R"("stopping":{"metric":"b.loss","improved":{"step":3,"value":0.1},"without":0}})");
-  REQUIRE(record.is_of_older_version());
+  REQUIRE(record.was_written_by_older_version());
   REQUIRE(record.is_best(3));
   record.forget(2, "b");
   record.forget(3, "b");
@@ -129,7 +129,7 @@ TEST_CASE("the best evaluation in a record of an older version is dropped") {
       R"("before":null}})");
   REQUIRE_FALSE(written.best());
   written.restore(record.text());
-  REQUIRE_FALSE(written.is_of_older_version());
+  REQUIRE_FALSE(written.was_written_by_older_version());
 }
 
 TEST_CASE("if the best checkpoint is lost, the one before it is the best") {

@@ -90,7 +90,7 @@ std::vector<EvaluationResult> FakeRun::results_of(double loss) const {
 std::optional<std::vector<EvaluationResult>> FakeRun::evaluate(StopAgreement& agreement) {
   calls.push_back(cat("evaluate ", progress.step));
   if (stopped_evaluation == progress.step) {
-    agreement.agree();
+    agreement.decide_outside_step();
     return std::nullopt;
   }
   const auto loss = losses.find(progress.step);

@@ -40,7 +40,7 @@ std::vector<std::string> export_on_two(
     const std::function<void(int rank, const ExportOutcome&)>& then) {
   return testing::errors_on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
     TrainingSetup setup(config, PlannedModel(config, group.rank()),
-                        RankCommunicators::of_one(group), "results");
+                        RankCommunicators::for_single_group(group), "results");
     setup.state().load(setup.folder());
     int pieces = 0;
     const std::function<bool()> must_stop = [&] {

@@ -353,7 +353,7 @@ struct LogitCap {
   }
   /// Returns the largest logit of a row and the sum of exp(logit - largest). Without a cap,
   /// replaces the logits by these exponentials.
-  RowMaxSum exponentials(T* row) const {
+  SoftmaxStatistics exponentials(T* row) const {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
@@ -425,11 +425,11 @@ class LinearCrossEntropy {
     cap_.apply(row);
     const double at_label = row[label];
     if (!gradients_) {
-      const RowMaxSum stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
+      const SoftmaxStatistics stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
       return evaluated_row(stats.max + std::log(stats.sum) - at_label,
                            is_likeliest(row, label, static_cast<T>(stats.max)));
     }
-    const RowMaxSum stats = cap_.exponentials(row);
+    const SoftmaxStatistics stats = cap_.exponentials(row);
     const double scale = call_.scalars().token_loss_factor;
     cap_.softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
     row[label] -= static_cast<T>(scale * cap_.slope(at_label));
@@ -543,9 +543,9 @@ void vocabulary_logits(const OpCall& call) {
       chunk.head.add_bias(row);
       chunk.cap.apply(row);
       if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
-      const RowMaxSum found = chunk.attrs.with_gradients
-                                  ? chunk.cap.exponentials(row)
-                                  : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
+      const SoftmaxStatistics found = chunk.attrs.with_gradients
+                                          ? chunk.cap.exponentials(row)
+                                          : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
       statistics[2 * i] = static_cast<T>(found.max);
       statistics[2 * i + 1] = static_cast<T>(found.sum);
     }

@@ -74,7 +74,7 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
   RankFixture here(config, testing::small_model(), *single_rank.group);
   RankFixture there(on_gpu(config), testing::small_model(),
-                    RankCommunicators::of_one(*single_rank.group), gpu.get());
+                    RankCommunicators::for_single_group(*single_rank.group), gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -163,7 +163,7 @@ TEST_CASE(
   const std::unique_ptr<Gpu> gpu =
       testing::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
   RankFixture here(config, model, *single_rank.group);
-  RankFixture there(on_gpu(config), model, RankCommunicators::of_one(*single_rank.group),
+  RankFixture there(on_gpu(config), model, RankCommunicators::for_single_group(*single_rank.group),
                     gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
@@ -200,7 +200,7 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
     change(config);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
     RankFixture fixture(config, testing::small_model(),
-                        RankCommunicators::of_one(*single_rank.group), gpu.get());
+                        RankCommunicators::for_single_group(*single_rank.group), gpu.get());
     for (int64_t step = 1; step <= kSteps; ++step) fixture.train(step);
     return testing::saved_contents(fixture.state);
   };
@@ -263,7 +263,7 @@ TEST_CASE(
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
   RankFixture fixture(on_gpu(testing::small_run_config()), testing::small_model(),
-                      RankCommunicators::of_one(*single_rank.group), gpu.get());
+                      RankCommunicators::for_single_group(*single_rank.group), gpu.get());
   fixture.train(1);
   const auto before = testing::saved_contents(fixture.state);
   StepRun run = fixture.prepared(2);
