@@ -35,9 +35,9 @@ class ModelFolder {
   /// exist, and no new name may be the name of another tensor.
   void rename(const std::map<std::string, std::string>& stored);
 
-  /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
-  /// functions that read elements accept this name; names() lists only the folder's own tensors.
-  /// The stored tensors must exist with the place's shape.
+  /// Assigns a name and a shape to a location in one or several tensors of the folder. find() and
+  /// the functions that read elements accept this name; names() lists only the folder's own
+  /// tensors. The stored tensors must exist with the location's shape.
   void name_part(const std::string& name, std::vector<int64_t> shape, StoredLocation location);
 
   const std::string& path() const { return folder_; }
@@ -74,7 +74,7 @@ class ModelFolder {
 
   /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }
-  /// Returns a hash of config.json and of the name, dtype, shape and place of all tensors, in 16
+  /// Returns a hash of config.json and of the name, dtype, shape and location of all tensors, in 16
   /// hexadecimal digits. The weights themselves are not read.
   std::string fingerprint() const;
   /// Returns a hash of samples of the weights, the first and the last 4 KiB of each tensor with its

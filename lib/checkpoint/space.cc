@@ -20,8 +20,8 @@
 namespace ftrun {
 namespace {
 
-/// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
-struct Checkpoints {
+/// CheckpointCounts counts the checkpoints that exist before the run, and those that the run adds.
+struct CheckpointCounts {
   int64_t existing = 0;
   /// The number of future saves; the largest possible number if the end is not known.
   int64_t saves = 0;
@@ -39,8 +39,8 @@ int64_t remaining_saves(const SpaceNeeds& wanted, int64_t done) {
   return wanted.steps / wanted.every - done / wanted.every + (last_is_extra ? 1 : 0);
 }
 
-Checkpoints count_checkpoints(const SpaceNeeds& wanted) {
-  Checkpoints found;
+CheckpointCounts count_checkpoints(const SpaceNeeds& wanted) {
+  CheckpointCounts found;
   int64_t done = 0;
   for (const CheckpointEntry& entry : list_checkpoints(wanted.checkpoints)) {
     ++found.existing;
@@ -85,7 +85,7 @@ std::string export_text(const SpaceNeeds& wanted) {
 }
 
 /// Describes the checkpoints that will be added to the existing ones, and the export.
-std::string wanted_text(const SpaceNeeds& wanted, const Checkpoints& count, bool with_export) {
+std::string wanted_text(const SpaceNeeds& wanted, const CheckpointCounts& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.additional);
   if (count.additional > 1 && wanted.keep_last > 0)
     text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "",
@@ -141,7 +141,7 @@ void refuse_too_large_files(const SpaceNeeds& wanted) {
 
 std::string check_space(FileSystem& files, const SpaceNeeds& wanted) {
   refuse_too_large_files(wanted);
-  const Checkpoints count = count_checkpoints(wanted);
+  const CheckpointCounts count = count_checkpoints(wanted);
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
   const int64_t exported = together ? wanted.export_bytes : 0;

@@ -247,7 +247,7 @@ void Communicator::check_arguments(const Collective& collective) const {
   if (record.kind == CollectiveKind::kShift && (record.peer < 0 || record.peer >= size()))
     bug(cat(describe(record), ": group ", name(), " has ", size(), " ranks"));
   if (record.kind == CollectiveKind::kCountedAllToAll) check_counts(collective);
-  if (moves_blocks(record.kind) && record.count > 0 && in == out)
+  if (is_exchange(record.kind) && record.count > 0 && in == out)
     bug(cat(describe(record), ": its input is its output"));
   const bool needs_in = record.kind != CollectiveKind::kReceive;
   const bool needs_out = record.kind != CollectiveKind::kSend;
@@ -348,8 +348,8 @@ void Communicator::finish(size_t index) {
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
   if (copies_when_alone()) {
-    const int64_t bytes = moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
-                                                         : payload_bytes(work.record);
+    const int64_t bytes = is_exchange(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
+                                                        : payload_bytes(work.record);
     if (work.in != work.out && bytes > 0)
       std::memmove(work.out, work.in, static_cast<size_t>(bytes));
   } else {

@@ -97,7 +97,7 @@ int port_of_token(const std::string& token) {
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
 }
 
-/// Makes the function that finds the store's place at each try.
+/// Makes the function that finds the store's address at each try.
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);

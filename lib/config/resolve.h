@@ -38,7 +38,7 @@ struct Resolution {
   Config config;
   /// Lines to print, one for every "auto" and for every default that changes a run's numbers.
   std::vector<std::string> lines;
-  /// Contradictions (errors) and notices, sorted by place.
+  /// Contradictions (errors) and notices, sorted by position.
   std::vector<Problem> problems;
   /// Valid requests that this build cannot fulfill: exit code 3.
   std::vector<UnsupportedRequest> unsupported;

@@ -16,8 +16,8 @@ namespace {
 /// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
 /// cfg.yaml:3:17)".
 std::string other_position_text(const ResolveState& r, const std::string& path) {
-  const std::string place = to_text(r.config.origins.position(path));
-  return place.empty() ? "" : cat(" (", path, " at ", place, ")");
+  const std::string position = to_text(r.config.origins.position(path));
+  return position.empty() ? "" : cat(" (", path, " at ", position, ")");
 }
 
 void check_loss_scale(ResolveState& r) {

@@ -46,7 +46,7 @@ A config file is JSON (comments and trailing commas are allowed) or YAML.
 * The launcher gives the number of ranks, else `--nproc`, else the product of the degrees in
   `parallel` (if `parallel.data` is a number), else the three batch keys. Otherwise it is 1.
 
-`ftrun check --config FILE` reports every problem of a config with its place, and uses no device.
+`ftrun check --config FILE` reports every problem of a config with its position, and uses no device.
 A run writes the whole config, with every default, to `config.yaml` in the run folder.
 
 The column *does* shows what ftrun does with a key:

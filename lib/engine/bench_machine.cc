@@ -39,9 +39,9 @@ namespace ftrun {
 namespace {
 
 double lower_quartile(std::vector<double> values) {
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
+  const auto quartile = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::nth_element(values.begin(), quartile, values.end());
+  return *quartile;
 }
 
 bool is_matmul(const Op& op) {

@@ -159,9 +159,10 @@ class Executor {
   class RunScope;
 
   // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
-  // run_step() or run_forward() calls run_program(); that starts all lanes (Lanes::run_once()), or
-  // run_captured(), which replays captured graphs; a lane calls time_instr() for each of its
-  // instructions, which calls run_instr(), which calls the function of the instruction's kind.
+  // run_step() or run_forward() calls run_program(); that starts all lanes
+  // (LaneThreads::run_once()), or run_captured(), which replays captured graphs; a lane calls
+  // time_instr() for each of its instructions, which calls run_instr(), which calls the function of
+  // the instruction's kind.
 
   /// Runs a training step. With a probe it looks for a value that is not finite, and updates
   /// nothing.
@@ -237,7 +238,7 @@ class Executor {
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  DiskRequests disk_;
+  DiskRequestQueue disk_;
   /// The number of runs so far.
   int64_t runs_ = 0;
   /// The optimizer settings with which the program was captured; all other inputs of a step are in
@@ -246,7 +247,7 @@ class Executor {
   /// The positions in the run, in tokens, at which the captured micro-batches begin.
   std::vector<int64_t> captured_tokens_;
   PhaseClock phases_;
-  Lanes lanes_;
+  LaneThreads lanes_;
 };
 
 }  // namespace ftrun

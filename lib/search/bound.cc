@@ -370,9 +370,9 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   const bool shards_parameters = layout.zero == 3;
   // Returns whether state with this offload target counts as device memory. On CPUs, main memory is
   // the device memory.
-  const auto counts = [&](OffloadDevice place) {
-    return place == OffloadDevice::kNone ||
-           (!task_.machine.has_gpus && place == OffloadDevice::kCpu);
+  const auto counts = [&](OffloadDevice target) {
+    return target == OffloadDevice::kNone ||
+           (!task_.machine.has_gpus && target == OffloadDevice::kCpu);
   };
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);

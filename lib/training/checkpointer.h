@@ -96,7 +96,7 @@ class Checkpointer : public Saver {
   bool skips_save() const;
   SaveOptions save_options(const TrainingProgress& progress) const;
   std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
-  void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
+  void start_background_save(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
   bool await_save_of_failed_run(const Error& error);
   void record_best(const TrainingProgress& progress);

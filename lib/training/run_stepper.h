@@ -51,7 +51,7 @@ class RunStepper : public Stepper {
   std::optional<StepTracer> tracer_;
   LoadWatch load_watch_;
   std::optional<ReplicaCheck> replicas_;
-  std::optional<SlowRanks> slow_ranks_;
+  std::optional<SlowRankFinder> slow_ranks_;
 };
 
 }  // namespace ftrun

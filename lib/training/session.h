@@ -31,7 +31,7 @@ namespace ftrun {
 ///   step;
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
 ///   in every step only for a number that must be known then; a number that may wait is summed
-///   every few steps, as SlowRanks does, or once after the last step;
+///   every few steps, as SlowRankFinder does, or once after the last step;
 /// * all_gather_text(), and the functions below that are built on it: a round trip of every rank to
 ///   the job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.

@@ -14,7 +14,7 @@
 // This header runs attention with cuDNN 9, as an alternative to our own kernels. cuDNN gets the
 // attention of Dao et al. 2022 and 2023 as graphs of matrix multiplications, a masked softmax and
 // their gradients, which it recognizes and runs as one or a few kernels. Documents are separate
-// sequences. The graph reads their lengths and places from lists (ops/attention/gpu_documents.cu).
+// sequences. The graph reads their lengths and offsets from lists (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
 /// Returns whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
