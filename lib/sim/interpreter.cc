@@ -501,12 +501,12 @@ bool is_sum(const Value& value) {
 }
 
 /// Finds the first value of an operation that has no storage; -1 if all have.
-ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places) {
+ValueId without_range(const Op& op, const std::map<ValueId, BufferRange>& ranges) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
   if (op.workspace >= 0) all.push_back(op.workspace);
   const auto found =
-      std::find_if(all.begin(), all.end(), [&](ValueId id) { return !places.contains(id); });
+      std::find_if(all.begin(), all.end(), [&](ValueId id) { return !ranges.contains(id); });
   return found == all.end() ? -1 : *found;
 }
 
@@ -517,17 +517,17 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   if (!has_valid_ops(graph, instr))
     return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
-  std::map<ValueId, BufferRange> places;
-  for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
+  std::map<ValueId, BufferRange> ranges;
+  for (const Binding& binding : instr.ops().bindings) ranges[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
       return fail(
           cat(instr_text(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
-    if (const ValueId id = without_place(op, places); id >= 0)
-      return fail(cat(instr_text(rank, instr), " has no place for ", graph.at(id).name));
+    if (const ValueId id = without_range(op, ranges); id >= 0)
+      return fail(cat(instr_text(rank, instr), " has no buffer for ", graph.at(id).name));
   }
   const auto at = [&](ValueId id) {
-    return cells(rank, places.at(id), graph.at(id).stored_dtype());
+    return cells(rank, ranges.at(id), graph.at(id).stored_dtype());
   };
   for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
