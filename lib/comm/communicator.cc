@@ -14,6 +14,7 @@
 #include "base/as_error.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -208,8 +209,10 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ExitCode::kEnvironment, cat("no memory for a communication buffer of ",
-                                            human_bytes(bytes), ": ", errno_text(errno)));
+    throw Error(ExitCode::kEnvironment,
+                cat("no memory for a communication buffer of ", human_bytes(bytes), ": ",
+                    errno_text(errno)),
+                more_memory_remedy());
   return {data, bytes, free_pages};
 }
 

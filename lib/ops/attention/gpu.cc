@@ -91,8 +91,8 @@ void run_own(const Operation& op, const Attention& a, bool backward) {
              : attention_forward_narrow(op.dtype(), a, op.stream());
 }
 
-/// Runs attention with cuDNN. If rows may hold documents, our kernels compute the documents of one
-/// token and those for which the lists have no room.
+/// Runs attention with cuDNN. If sequences may hold documents, our kernels compute the documents of
+/// one token and those for which the lists have no room.
 void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn,
                   bool documents) {
   const auto compute = [&](const DocumentLists* lists) {

@@ -29,7 +29,7 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t sequen
 GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                               bool backward) {
   require(attrs.sequence_length > 0 && tokens % attrs.sequence_length == 0,
-          "the tokens of attention fill whole rows");
+          "the tokens of attention fill whole sequences");
   const int64_t blocks = divide_up(attrs.sequence_length, kAttentionBlock);
   GpuAttentionWorkspace w;
   OffsetAllocator allocator;
