@@ -14,7 +14,7 @@ BuildInfo build_info() {
   return info;
 }
 
-std::string build_torch_folder() {
+std::string torch_folder_of_build() {
   return FTRUN_BUILD_TORCH;
 }
 

@@ -11,7 +11,7 @@ BuildInfo build_info();
 
 /// Returns the folder of the torch package with which this program was built; "" for a build
 /// without the engine.
-std::string build_torch_folder();
+std::string torch_folder_of_build();
 
 /// Returns the architectures for which the CUDA kernels are compiled: "80 90".
 std::string gpu_architectures();

@@ -61,7 +61,7 @@ std::string library_path(const char* name) {
 
 std::string torch_folder() {
   return find_torch(
-      {build_info().libtorch, installation(), build_torch_folder(), process_environment()});
+      {build_info().libtorch, installation(), torch_folder_of_build(), process_environment()});
 }
 
 namespace {

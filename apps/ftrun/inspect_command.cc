@@ -40,15 +40,15 @@ std::string resolve_input_path(const std::string& path) {
   }
 }
 
-nlohmann::ordered_json rows_json(const Description::Rows& rows) {
+nlohmann::ordered_json rows_json(const FolderDescription::NamedValues& rows) {
   auto json = nlohmann::ordered_json::array();
   for (const auto& [name, value] : rows) json.push_back({{"name", name}, {"value", value}});
   return json;
 }
 
 /// Prints a description as text, and adds it to the output for --json.
-void show_description(const char* kind, const std::string& path, const Description& description,
-                      JsonOutput& output) {
+void show_description(const char* kind, const std::string& path,
+                      const FolderDescription& description, JsonOutput& output) {
   std::cout << terminal_text(description.text());
   output.add("kind", kind);
   output.add("path", path);

@@ -22,8 +22,8 @@ void check_writable(const RunPaths& paths) {
   }
 }
 
-SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const StepPlan& plan) {
-  SpaceWanted wanted;
+SpaceNeeds space_needs(const Config& config, const RunPaths& paths, const StepPlan& plan) {
+  SpaceNeeds wanted;
   wanted.checkpoints = paths.checkpoints();
   wanted.checkpoint_bytes = checkpoint_bytes(plan);
   wanted.keep_last = config.checkpoint.keep_last;
@@ -36,17 +36,17 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
 
 }  // namespace
 
-std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
+std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local_ranks,
                           OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
   refuse_non_folder(paths.root());
   check_writable(paths);
-  SpaceWanted space = space_wanted(config, paths, plan);
+  SpaceNeeds space = space_needs(config, paths, plan);
   space.file_size_limit = file_size_limit();
   // Each rank writes one file of a checkpoint.
   space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
-  space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local;
+  space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local_ranks;
   if (space.swap_bytes > 0) space.swap = disk_folder(config.zero);
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);

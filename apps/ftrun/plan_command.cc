@@ -107,8 +107,9 @@ void print_traffic(const StepPlan& plan, const Program& program) {
   if (traffic.rows.empty()) return;
   const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (trains ? planned_traffic_text(traffic, traffic_theory(program, plan.train.model,
-                                                                      plan.partition, plan.options))
+            << (trains ? planned_traffic_text(
+                             traffic, compare_traffic_with_theory(program, plan.train.model,
+                                                                  plan.partition, plan.options))
                        : planned_traffic_text(traffic));
 }
 
@@ -164,7 +165,7 @@ void require_within_budget(const ClassPlans& class_plans, const LoadedConfig& lo
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
   for (const OverBudget& one : over) {
-    lines.push_back(to_text(one));
+    lines.push_back(over_budget_text(one));
     if (one.tier == Tier::kDevice && library_bytes > 0)
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
                           human_bytes(options.device_memory));

@@ -17,8 +17,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// The default number of tokens of a row, unless the model has fewer positions.
-constexpr int64_t kDefaultRowTokens = 4096;
+/// The default number of tokens of a sequence, unless the model has fewer positions.
+constexpr int64_t kDefaultSequenceLength = 4096;
 
 NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
   return {name, std::string(preset.source), preset_config(preset, name)};
@@ -30,14 +30,14 @@ NamedModel model_of_file(const std::string& path, const std::string& name) {
 
 /// Returns the text of a config for a model that is planned without a config.
 std::string config_for(const NamedModel& model) {
-  const int64_t row = model.config.max_positions > 0
-                          ? std::min(model.config.max_positions, kDefaultRowTokens)
-                          : kDefaultRowTokens;
+  const int64_t sequence = model.config.max_positions > 0
+                               ? std::min(model.config.max_positions, kDefaultSequenceLength)
+                               : kDefaultSequenceLength;
   return cat(
       "bf16: {enabled: true}\n"
       "train_micro_batch_size_per_gpu: 1\n"
       "data: {sequence_length: ",
-      row, "}\n");
+      sequence, "}\n");
 }
 
 void refuse_two_models(const WrittenConfig& config, const NamedModel& model) {

@@ -23,10 +23,10 @@
 namespace ftrun {
 namespace {
 
-Price requested_price(const TimeOptions& options, const Machine& machine) {
+DevicePrice requested_price(const TimeOptions& options, const Machine& machine) {
   if (options.price.empty()) return machine.price;
   std::string why;
-  const std::optional<Price> price = parse_price(options.price, why);
+  const std::optional<DevicePrice> price = parse_price(options.price, why);
   if (!price)
     throw Error(ExitCode::kUsage, cat("--price ", why),
                 "write for example --price 2.5, or --price '2.5 USD/h'");

@@ -38,36 +38,37 @@ std::string largest_text(const MemoryPlan& plan) {
   return cat(name, " ", human_bytes(largest), " per rank");
 }
 
-std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local) {
-  return cat(ranks_text(local), local == 1 ? " needs " : " need ",
-             human_bytes(measure(plan) * local), " of main memory (", human_bytes(measure(plan)),
-             " per rank; most of it ", largest_text(plan), ")");
+std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local_ranks) {
+  return cat(ranks_text(local_ranks), local_ranks == 1 ? " needs " : " need ",
+             human_bytes(measure(plan) * local_ranks), " of main memory (",
+             human_bytes(measure(plan)), " per rank; most of it ", largest_text(plan), ")");
 }
 
-/// Lists changes of the config that save memory. `lacking` is the number of bytes that the `local`
-/// ranks of this machine need in total beyond what it has.
+/// Lists changes of the config that save memory. `lacking` is the number of bytes that the
+/// `local_ranks` ranks of this machine need in total beyond what it has.
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
-                       int64_t local) {
+                       int64_t local_ranks) {
   return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
-                        divide_up(lacking, local));
+                        divide_up(lacking, local_ranks));
 }
 
 /// Returns an Error, with a remedy, if the ranks of this machine need more memory than they can
 /// get; otherwise nothing.
-std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                                    const MemoryLimit& limit) {
+std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step,
+                                    int64_t local_ranks, const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
   const int64_t rank_bytes = measure(plan);
-  if (limit.total > 0 && rank_bytes * local > limit.total) {
-    const std::string raise = limit.limited_by_group
-                                  ? cat("; or raise the memory limit of ", limit.limited_by,
-                                        " above ", human_bytes(rank_bytes * local + kProcessBytes))
-                                  : "";
-    return Error(ExitCode::kEnvironment,
-                 cat(needs_text(plan, measure, local), ", ", limit.limited_by, " has ",
-                     human_bytes(limit.total)),
-                 remedy_for(loaded, measure, rank_bytes * local - limit.total, local) + raise);
+  if (limit.total > 0 && rank_bytes * local_ranks > limit.total) {
+    const std::string raise =
+        limit.limited_by_group ? cat("; or raise the memory limit of ", limit.limited_by, " above ",
+                                     human_bytes(rank_bytes * local_ranks + kProcessBytes))
+                               : "";
+    return Error(
+        ExitCode::kEnvironment,
+        cat(needs_text(plan, measure, local_ranks), ", ", limit.limited_by, " has ",
+            human_bytes(limit.total)),
+        remedy_for(loaded, measure, rank_bytes * local_ranks - limit.total, local_ranks) + raise);
   }
   // The address space that the engine itself maps is not counted, so that no run is refused that
   // might have worked.
@@ -83,8 +84,8 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 /// Returns the reason why the system may kill the ranks of this machine: their plans and the memory
 /// of the program itself exceed `bytes`, which `what` describes ("only 1.00 GiB are free now").
 /// Returns "" if they do not.
-std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                               int64_t bytes, const std::string& what) {
+std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step,
+                               int64_t local_ranks, int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
   if (measure(plan) * local + kProcessBytes <= bytes) return "";
@@ -95,7 +96,7 @@ std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step,
 /// Returns an Error if the folder cannot be used, or if its disk is too full. In the second case
 /// the remedy lists changes of the config that need less space.
 std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder,
-                                    int64_t bytes, int64_t local) {
+                                    int64_t bytes, int64_t local_ranks) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
@@ -112,11 +113,12 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
   return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
 }
 
-std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local) {
-  const int64_t bytes = memory_plan(plan).at(Tier::kNvme).total * local;
+std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan,
+                                  int64_t local_ranks) {
+  const int64_t bytes = memory_plan(plan).at(Tier::kNvme).total * local_ranks;
   if (bytes == 0) return std::nullopt;
   const ZeroConfig& zero = loaded.config.zero;
-  const auto problem = folder_problem(loaded, disk_folder(zero), bytes, local);
+  const auto problem = folder_problem(loaded, disk_folder(zero), bytes, local_ranks);
   if (!problem) return std::nullopt;
   const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
   const std::string key =
@@ -126,22 +128,22 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
                problem->remedy());
 }
 
-std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local_ranks,
                          const MemoryLimit& limit) {
-  if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
-  if (const auto problem = memory_problem(loaded, step, local, limit))
+  if (const auto problem = disk_problem(loaded, step, local_ranks)) throw *problem;
+  if (const auto problem = memory_problem(loaded, step, local_ranks, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
                 problem->remedy());
   if (limit.total == 0) return "";
-  return scarce_memory_text(loaded, step, local, limit.available,
+  return scarce_memory_text(loaded, step, local_ranks, limit.available,
                             cat("only ", human_bytes(limit.available), " of ",
                                 human_bytes(limit.total), " are free now"));
 }
 
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,
-                            int64_t local, const MemoryLimit& limit) {
-  const auto problems = {memory_problem(loaded, plan, local, limit),
-                         disk_problem(loaded, plan, local)};
+                            int64_t local_ranks, const MemoryLimit& limit) {
+  const auto problems = {memory_problem(loaded, plan, local_ranks, limit),
+                         disk_problem(loaded, plan, local_ranks)};
   for (const std::optional<Error>& problem : problems)
     if (problem)
       out << "notice: this machine cannot run the config: " << problem->message()
@@ -154,7 +156,7 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
   const std::string warning =
       limit.total == 0
           ? ""
-          : scarce_memory_text(loaded, plan, local, limit.total,
+          : scarce_memory_text(loaded, plan, local_ranks, limit.total,
                                cat(limit.limited_by, " has ", human_bytes(limit.total)));
   if (!warning.empty()) out << "notice: on this machine: " << warning << '\n';
   return false;

@@ -42,7 +42,7 @@ class SupervisedRun {
         resume_(resume),
         record_(paths_.manifest(),
                 {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
-        saved_before_(saved()) {}
+        first_checkpoint_id_(newest_checkpoint_id()) {}
 
   /// Records the failure and the rank that caused it in the run's manifest, because rank 0 may not
   /// know the cause.
@@ -53,7 +53,7 @@ class SupervisedRun {
   /// Returns a text that identifies the newest checkpoint; "" for none. The text changes if the
   /// same step is saved again. The checkpoint is not verified here; the ranks that resume from it
   /// do that.
-  std::string saved() const {
+  std::string newest_checkpoint_id() const {
     const auto newest = newest_checkpoint();
     return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
@@ -69,7 +69,7 @@ class SupervisedRun {
     if (!wrote_manifest && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
     if (!wrote_manifest) return RestartSettings{};
-    if (resume_.step && saved() == saved_before_)
+    if (resume_.step && newest_checkpoint_id() == first_checkpoint_id_)
       return RestartSettings{.checkpoint = cat("step ", *resume_.step)};
     const auto newest = newest_checkpoint();
     return RestartSettings{
@@ -93,7 +93,7 @@ class SupervisedRun {
   const ResumeRequest& resume_;
   const int64_t started_ = static_cast<int64_t>(wall_seconds());
   LaunchRecord record_;
-  const std::string saved_before_;
+  const std::string first_checkpoint_id_;
 };
 
 int allowed_restarts(std::optional<int> requested, const LaunchEnvironment& launch) {
@@ -132,7 +132,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
   if (min_remaining_ranks(loaded.config) > 0 && loaded.config.parallel.data > 1)
     supervisor.restarts.failures_before_removal = kFailuresBeforeRemoval;
-  supervisor.last_saved = [&] { return run.saved(); };
+  supervisor.newest_checkpoint_id = [&] { return run.newest_checkpoint_id(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int consecutive_failures) {
     auto next = run.plan_restart(failure);

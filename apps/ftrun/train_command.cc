@@ -127,11 +127,11 @@ int train_command(const TrainOptions& options) {
   // For ranks under the supervisor, the supervisor has checked this already.
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
-    const int64_t local = local_ranks(loaded, launch);
-    const std::string warning = check_memory(loaded, plan, local, read_memory_limit());
+    const int64_t ranks = local_ranks(loaded, launch);
+    const std::string warning = check_memory(loaded, plan, ranks, read_memory_limit());
     if (!warning.empty() && launch.local_rank == 0) log_warning(warning);
     const OutputCheck check = with_notices ? OutputCheck::kContents : OutputCheck::kSizes;
-    const std::string full = check_outputs(loaded, plan, local, check);
+    const std::string full = check_outputs(loaded, plan, ranks, check);
     if (!full.empty() && with_notices) log_warning(full);
   }
   if (const int64_t seconds = cpu_seconds_limit(); seconds > 0 && with_notices)

@@ -13,11 +13,12 @@ namespace ftrun {
 
 struct ResolveState;
 
-/// Required is a field that each row of a table must set; a row that omits it does not compile.
+/// RequiredField is a field that each row of a table must set; a row that omits it does not
+/// compile.
 template <class T>
-struct Required {
+struct RequiredField {
   template <std::convertible_to<T> Given>
-  constexpr Required(Given given) : value(given) {}  // NOLINT: rows give plain values
+  constexpr RequiredField(Given given) : value(given) {}  // NOLINT: rows give plain values
   T value;
 };
 
@@ -38,21 +39,21 @@ enum class AxisSupport : uint8_t {
 /// AxisKeys describes the config keys of an axis.
 struct AxisKeys {
   /// The key of the degree: "parallel.tensor". Messages use its last part ("tensor 2").
-  Required<const char*> key;
-  Required<int64_t ParallelConfig::*> degree;
+  RequiredField<const char*> key;
+  RequiredField<int64_t ParallelConfig::*> degree;
   /// DeepSpeed's name of the degree, and its value. The values 0 and 1 mean that the axis is
   /// unused; null: DeepSpeed has no such key.
-  Required<const char*> deepspeed_key;
-  Required<int64_t (*)(const Config&)> deepspeed_degree;
-  Required<AxisRanks> ranks;
-  Required<AxisSupport> support;
+  RequiredField<const char*> deepspeed_key;
+  RequiredField<int64_t (*)(const Config&)> deepspeed_degree;
+  RequiredField<AxisRanks> ranks;
+  RequiredField<AxisSupport> support;
   /// The feature's name in messages: "tensor parallelism".
-  Required<const char*> feature;
+  RequiredField<const char*> feature;
   /// Reports what contradicts the degree, after the ranks are divided; null if nothing can.
-  Required<void (*)(ResolveState&)> check;
+  RequiredField<void (*)(ResolveState&)> check;
   /// Suggests other degrees if the ranks cannot be divided: ", or write parallel.tensor: 1 or 3";
   /// null if there are no suggestions.
-  Required<std::string (*)(const ResolveState&)> suggest_degrees;
+  RequiredField<std::string (*)(const ResolveState&)> suggest_degrees;
 
   std::string_view name() const {
     const std::string_view whole = key.value;

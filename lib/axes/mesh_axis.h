@@ -15,27 +15,27 @@ enum class MeshAxis : int {
 #include "axes/axes.inc"
 };
 
-/// Divided lists the things that the ranks along an axis divide among themselves, so that each rank
-/// has a part.
-enum class Divided : uint32_t {
+/// DividedThings lists the things that the ranks along an axis divide among themselves, so that
+/// each rank has a part.
+enum class DividedThings : uint32_t {
   kSequences = 1,  // the sequences of a batch: they read different ones
   kTokens = 2,     // the tokens of each sequence
   kState = 4,      // one copy of the state of what they compute (ZeRO)
   kLayers = 8,     // the layers of the model
   kTensors = 16,   // the tensors of each layer
 };
-constexpr Divided operator|(Divided a, Divided b) {
-  return static_cast<Divided>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+constexpr DividedThings operator|(DividedThings a, DividedThings b) {
+  return static_cast<DividedThings>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
 }
 
 /// MeshAxisRow is the row of an axis in axes.inc.
 struct MeshAxisRow {
   MeshAxis axis;
   std::string_view name;
-  Divided divided;
+  DividedThings divided;
 };
 inline constexpr auto kMeshAxisRows = [] {
-  using enum Divided;
+  using enum DividedThings;
   return std::array{
 #define FTRUN_MESH_AXIS(kind, name, divided) MeshAxisRow{MeshAxis::kind, #name, divided},
 #include "axes/axes.inc"
@@ -70,7 +70,7 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-constexpr bool intersects(Divided a, Divided b) {
+constexpr bool intersects(DividedThings a, DividedThings b) {
   return (static_cast<uint32_t>(a) & static_cast<uint32_t>(b)) != 0;
 }
 
@@ -82,7 +82,7 @@ inline constexpr MeshAxes kAllAxes = [] {
 }();
 
 /// Returns the axes whose ranks divide any of `what` among themselves.
-constexpr MeshAxes axes_that_divide(Divided what) {
+constexpr MeshAxes axes_that_divide(DividedThings what) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)
     if (intersects(row.divided, what)) axes.add({row.axis});
@@ -90,27 +90,29 @@ constexpr MeshAxes axes_that_divide(Divided what) {
 }
 
 /// Returns the axes whose ranks divide none of `what` among themselves.
-constexpr MeshAxes axes_that_do_not_divide(Divided what) {
+constexpr MeshAxes axes_that_do_not_divide(DividedThings what) {
   MeshAxes axes = kAllAxes;
   axes.remove(axes_that_divide(what));
   return axes;
 }
 
 /// The axes along which ranks share one copy of the state of what they compute.
-inline constexpr MeshAxes kStateAxes = axes_that_divide(Divided::kState);
+inline constexpr MeshAxes kStateAxes = axes_that_divide(DividedThings::kState);
 /// What makes up the model's state: ranks that divide any of it have different parts of the state.
-inline constexpr Divided kModelParts = Divided::kState | Divided::kLayers | Divided::kTensors;
+inline constexpr DividedThings kModelParts =
+    DividedThings::kState | DividedThings::kLayers | DividedThings::kTensors;
 /// The axes along which ranks share one copy of the whole model's state.
 inline constexpr MeshAxes kModelAxes = axes_that_divide(kModelParts);
 /// The axes along which ranks have the same parts of the model's state.
 inline constexpr MeshAxes kReplicaAxes = axes_that_do_not_divide(kModelParts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
-inline constexpr MeshAxes kGradientAxes = axes_that_divide(Divided::kSequences | Divided::kTokens);
+inline constexpr MeshAxes kGradientAxes =
+    axes_that_divide(DividedThings::kSequences | DividedThings::kTokens);
 /// The axes along which ranks divide the tokens of each sequence.
-inline constexpr MeshAxes kTokenAxes = axes_that_divide(Divided::kTokens);
+inline constexpr MeshAxes kTokenAxes = axes_that_divide(DividedThings::kTokens);
 /// The axes along which ranks have different layers.
-inline constexpr MeshAxes kStageAxes = axes_that_divide(Divided::kLayers);
+inline constexpr MeshAxes kStageAxes = axes_that_divide(DividedThings::kLayers);
 /// The axes along which ranks have parts of each layer's tensors and exchange values inside it.
-inline constexpr MeshAxes kLayerAxes = axes_that_divide(Divided::kTensors);
+inline constexpr MeshAxes kLayerAxes = axes_that_divide(DividedThings::kTensors);
 
 }  // namespace ftrun

@@ -34,7 +34,7 @@ constexpr bool is_point_to_point(CollectiveKind kind) {
 }
 
 /// Returns whether the ranks exchange blocks without adding them.
-constexpr bool moves_blocks(CollectiveKind kind) {
+constexpr bool is_exchange(CollectiveKind kind) {
   return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kCountedAllToAll ||
          kind == CollectiveKind::kShift;
 }

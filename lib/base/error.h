@@ -80,7 +80,7 @@ struct CodeLocation {
   }
 };
 
-/// Throws Error(kBug) naming the place: for conditions that only a defect of ftrun can break.
+/// Throws Error(kBug) naming the source line: for conditions that only a defect of ftrun can break.
 /// `detail` should hold both values that disagree.
 [[noreturn]] void bug(const std::string& detail, CodeLocation where = CodeLocation::current());
 

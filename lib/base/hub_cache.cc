@@ -193,8 +193,8 @@ std::vector<std::string> commits_beginning_with(const std::string& folder,
               cat("name the commit with all of its digits: ", name.repository, "@", whole.front()));
 }
 
-FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
-                          HubKind kind) {
+ResolvedFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
+                             HubKind kind) {
   const std::string cache = hub_cache_folder(lookup);
   const std::string folder = repository_folder(cache, name.repository, kind);
   const char* where = kind == HubKind::kModel ? "a folder" : "a file";
@@ -259,8 +259,8 @@ std::string hub_cache_folder(const EnvLookup& lookup) {
   return expand("~/.cache/huggingface/hub", lookup);
 }
 
-FoundFolder find_hub_folder(const std::string& path, const std::string& file,
-                            const EnvLookup& lookup, HubKind kind) {
+ResolvedFolder find_hub_folder(const std::string& path, const std::string& file,
+                               const EnvLookup& lookup, HubKind kind) {
   const std::optional<HubName> name = parse_hub_name(path);
   if (!name) return {path, "", false};
   if (posix_files().exists(path))
@@ -318,15 +318,15 @@ std::string hub_download_line(const std::string& folder) {
                   : "";
 }
 
-FoundFolder find_model_folder(const std::string& path) {
+ResolvedFolder find_model_folder(const std::string& path) {
   return find_hub_folder(path, "config.json", process_environment());
 }
 
-FoundFolder find_adapter_folder(const std::string& path) {
+ResolvedFolder find_adapter_folder(const std::string& path) {
   return find_hub_folder(path, "adapter_config.json", process_environment());
 }
 
-FoundFolder find_data_set(const std::string& name) {
+ResolvedFolder find_data_set(const std::string& name) {
   return find_hub_folder(name, "", process_environment(), HubKind::kDataset);
 }
 

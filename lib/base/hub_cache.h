@@ -37,8 +37,8 @@ enum class HubKind { kModel, kDataset };
 /// them: without HOME, "~" is taken from the user's entry in the system's user database.
 std::string hub_cache_folder(const EnvLookup& lookup);
 
-/// FoundFolder is the folder that the name of a model, an adapter or a data set leads to.
-struct FoundFolder {
+/// ResolvedFolder is the folder that the name of a model, an adapter or a data set leads to.
+struct ResolvedFolder {
   /// The folder to read: the path itself, or a snapshot of the Hub's cache.
   std::string folder;
   /// The snapshot's commit; "" for a folder that was named by its path.
@@ -54,14 +54,14 @@ struct FoundFolder {
 /// Error(kBadInput) for a Hub name whose snapshot is missing or lacks `file`, with the `hf
 /// download` line that fetches it and the nearest name in the cache, and for a path that is a
 /// dangling link.
-FoundFolder find_hub_folder(const std::string& path, const std::string& file,
-                            const EnvLookup& lookup, HubKind kind = HubKind::kModel);
+ResolvedFolder find_hub_folder(const std::string& path, const std::string& file,
+                               const EnvLookup& lookup, HubKind kind = HubKind::kModel);
 /// Finds a model folder in the same way, by its config.json and the variables of the process.
-FoundFolder find_model_folder(const std::string& path);
+ResolvedFolder find_model_folder(const std::string& path);
 /// Finds an adapter in PEFT's layout in the same way, by its adapter_config.json.
-FoundFolder find_adapter_folder(const std::string& path);
+ResolvedFolder find_adapter_folder(const std::string& path);
 /// Finds the folder of a data set in the same way.
-FoundFolder find_data_set(const std::string& name);
+ResolvedFolder find_data_set(const std::string& name);
 
 /// HubFile is a file of a data set at a given revision: "owner/name@revision/file".
 struct HubFile {

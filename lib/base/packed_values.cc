@@ -184,12 +184,12 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
         record[at + c] = static_cast<std::byte>(static_cast<int8_t>(
             std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * steps)));
     }
-    const int64_t place = at / format.block;
+    const int64_t block = at / format.block;
     if (!format.holds_scale_codes()) {
-      write_float(behind + place * static_cast<int64_t>(sizeof(float)), scales.scale(index));
+      write_float(behind + block * static_cast<int64_t>(sizeof(float)), scales.scale(index));
       continue;
     }
-    behind[place] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
+    behind[block] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
     write_float(behind + kScaleOfScalesOffset,
                 scales.scales_of_scales_[static_cast<size_t>(index / kScalesPerScale)]);
     write_float(behind + kScaleOffsetOffset, scales.offset_);
@@ -199,11 +199,11 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
 PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position) {
   const std::byte* const record = records + position / kPackedRecord * format.record_bytes();
   const std::byte* const behind = record + format.scales_offset();
-  const int64_t at = position % kPackedRecord, place = at / format.block;
+  const int64_t at = position % kPackedRecord, block = at / format.block;
   const std::byte* const codes = record + (format.kind == PackedKind::kNf4 ? at / 2 : at);
   if (!format.holds_scale_codes())
-    return {codes, read_float(behind + place * static_cast<int64_t>(sizeof(float)))};
-  return {codes, dynamic_values()[static_cast<size_t>(behind[place])] *
+    return {codes, read_float(behind + block * static_cast<int64_t>(sizeof(float)))};
+  return {codes, dynamic_values()[static_cast<size_t>(behind[block])] *
                          read_float(behind + kScaleOfScalesOffset) +
                      read_float(behind + kScaleOffsetOffset)};
 }

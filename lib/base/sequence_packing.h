@@ -4,15 +4,15 @@
 
 namespace ftrun {
 
-/// SequencePacking is data.packing: how documents become rows of T tokens.
+/// SequencePacking is data.packing: how documents become sequences of T tokens.
 enum class SequencePacking {
-  /// The token stream is cut every T tokens, regardless of the ends of documents: row i is tokens
-  /// iT ... iT+T.
+  /// The token stream is cut every T tokens, regardless of the ends of documents: sequence i is
+  /// tokens iT ... iT+T.
   kConcat,
-  /// Rows hold several documents each, packed by first fit within a window. Attention stays inside
-  /// each document; documents longer than a row are split.
+  /// Sequences hold several documents each, packed by first fit within a window. Attention stays
+  /// inside each document; documents longer than a sequence are split.
   kDocuments,
-  /// Rows hold one document each, cut at T or padded.
+  /// Sequences hold one document each, cut at T or padded.
   kNone,
 };
 template <>

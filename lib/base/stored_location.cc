@@ -12,11 +12,12 @@ namespace {
 /// one call.
 void visit_row_runs(const StoredLocation& location, int64_t from, int64_t to,
                     const std::function<void(int64_t row, int64_t stored, int64_t count)>& visit) {
-  const bool is_one_run = location.run == location.stride;
+  const bool is_one_run = location.rows_together == location.stride;
   for (int64_t row = from; row < to;) {
-    const int64_t within = row % location.run;
-    const int64_t count = is_one_run ? to - row : std::min(to - row, location.run - within);
-    visit(row, location.first + row / location.run * location.stride + within, count);
+    const int64_t within = row % location.rows_together;
+    const int64_t count =
+        is_one_run ? to - row : std::min(to - row, location.rows_together - within);
+    visit(row, location.first + row / location.rows_together * location.stride + within, count);
     row += count;
   }
 }
@@ -51,8 +52,8 @@ void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t
   }
 }
 
-void visit_stored_runs(const StoredLocation& location, int64_t begin, int64_t end,
-                       const std::function<void(const StoredRun&)>& visit) {
+void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64_t end,
+                            const std::function<void(const StoredInterval&)>& visit) {
   require(!location.transposed, "rows that lie as they are");
   const int64_t columns = location.shape.size() > 1 ? location.shape[1] : 1;
   if (begin == end) return;
@@ -65,9 +66,9 @@ void visit_stored_runs(const StoredLocation& location, int64_t begin, int64_t en
                  });
 }
 
-void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
-                          int64_t begin, int64_t end,
-                          const std::function<void(const StoredColumn&)>& visit) {
+void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
+                                int64_t begin, int64_t end,
+                                const std::function<void(const TransposedInterval&)>& visit) {
   require(location.transposed && shape.size() == 2, "the matrix lies transposed");
   const int64_t columns = shape[1], stored_columns = location.shape[1];
   for (const Box& box : cut_box(whole_box(shape), begin, end))

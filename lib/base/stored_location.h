@@ -13,8 +13,8 @@ namespace ftrun {
 /// own name in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and
 /// perhaps transposed ([inputs, outputs]).
 ///
-/// Row r of the tensor is row `first + r / run * stride + r % run` of the stored tensor or, if it
-/// is transposed, of its transpose. The rows of a vector are its elements.
+/// Row r of the tensor is row `first + r / rows_together * stride + r % rows_together` of the
+/// stored tensor or, if it is transposed, of its transpose. The rows of a vector are its elements.
 ///
 /// Several stored tensors of one shape may hold it, too (for example a vector for each head), one
 /// after another.
@@ -27,7 +27,7 @@ struct StoredLocation {
   /// untransposed; 0: there is a single one, whose name has no '*'.
   int64_t pieces = 0;
   int64_t first = 0;
-  int64_t run = 1;
+  int64_t rows_together = 1;
   int64_t stride = 1;
   bool transposed = false;
 
@@ -44,36 +44,36 @@ void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit);
 
-/// StoredRun says that elements [begin, end) of the stored tensor are the elements of the part from
-/// `position` on.
-struct StoredRun {
+/// StoredInterval says that elements [begin, end) of the stored tensor are the elements of the part
+/// from `position` on.
+struct StoredInterval {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t position = 0;
 
-  bool operator==(const StoredRun&) const = default;
+  bool operator==(const StoredInterval&) const = default;
 };
 
-/// Calls `visit` for each run of elements [begin, end) of a tensor that is stored untransposed at
-/// `location`, in order and as few as possible. Positions count from the tensor's first element.
-void visit_stored_runs(const StoredLocation& location, int64_t begin, int64_t end,
-                       const std::function<void(const StoredRun&)>& visit);
+/// Calls `visit` for each interval of elements [begin, end) of a tensor that is stored untransposed
+/// at `location`, in order and as few as possible. Positions count from the tensor's first element.
+void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64_t end,
+                            const std::function<void(const StoredInterval&)>& visit);
 
-/// StoredColumn is a run within one row of a stored tensor. The row is a column of a part that is
-/// stored transposed: elements [begin, begin + count) of the stored tensor are elements `position`,
-/// `position + step`, ... of the part.
-struct StoredColumn {
+/// TransposedInterval is an interval within one row of a stored tensor. The row is a column of a
+/// part that is stored transposed: elements [begin, begin + count) of the stored tensor are
+/// elements `position`, `position + step`, ... of the part.
+struct TransposedInterval {
   int64_t begin = 0;
   int64_t count = 0;
   int64_t position = 0;
   int64_t step = 0;
 };
 
-/// Calls `visit` for the runs that hold elements [begin, end) of a matrix of this shape that is
-/// stored transposed at `location`.
-void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
-                          int64_t begin, int64_t end,
-                          const std::function<void(const StoredColumn&)>& visit);
+/// Calls `visit` for the intervals that hold elements [begin, end) of a matrix of this shape that
+/// is stored transposed at `location`.
+void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
+                                int64_t begin, int64_t end,
+                                const std::function<void(const TransposedInterval&)>& visit);
 
 /// Reads elements [begin, end) of a tensor of this shape that is stored at `location`: `read(from,
 /// to, out)` fills `out` with elements [from, to) of the stored tensor.
@@ -81,17 +81,17 @@ template <class T, class Read>
 void read_stored(const StoredLocation& location, const std::vector<int64_t>& shape, int64_t begin,
                  int64_t end, std::span<T> out, Read read) {
   if (!location.transposed)
-    return visit_stored_runs(location, begin, end, [&](const StoredRun& run) {
-      read(run.begin, run.end,
-           out.subspan(static_cast<size_t>(run.position - begin),
-                       static_cast<size_t>(run.end - run.begin)));
+    return visit_stored_intervals(location, begin, end, [&](const StoredInterval& interval) {
+      read(interval.begin, interval.end,
+           out.subspan(static_cast<size_t>(interval.position - begin),
+                       static_cast<size_t>(interval.end - interval.begin)));
     });
   std::vector<T> column;
-  visit_stored_columns(location, shape, begin, end, [&](const StoredColumn& run) {
-    column.resize(static_cast<size_t>(run.count));
-    read(run.begin, run.begin + run.count, std::span<T>(column));
-    int64_t at = run.position - begin;
-    for (size_t i = 0; i < column.size(); ++i, at += run.step)
+  visit_transposed_intervals(location, shape, begin, end, [&](const TransposedInterval& stored) {
+    column.resize(static_cast<size_t>(stored.count));
+    read(stored.begin, stored.begin + stored.count, std::span<T>(column));
+    int64_t at = stored.position - begin;
+    for (size_t i = 0; i < column.size(); ++i, at += stored.step)
       out[static_cast<size_t>(at)] = column[i];
   });
 }

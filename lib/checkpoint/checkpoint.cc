@@ -190,7 +190,7 @@ void Checkpoint::add_states() {
     StoredBoxes boxes(
         cat(checkpoint_manifest_path(folder_), ": ", state_text(key.first, key.second)),
         found.info.shape, std::move(found.boxes));
-    states_.emplace(key, CheckpointState{std::move(found.info), std::move(boxes), found.file});
+    states_.emplace(key, StateLocation{std::move(found.info), std::move(boxes), found.file});
   }
 }
 
@@ -293,7 +293,7 @@ void Checkpoint::verify_file(size_t i) {
   }
 }
 
-const Checkpoint::CheckpointState& Checkpoint::state_of(const StateSlice& slice) const {
+const Checkpoint::StateLocation& Checkpoint::location_of(const StateSlice& slice) const {
   const auto found = states_.find({slice.tensor, slice.kind});
   if (found == states_.end())
     refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
@@ -303,7 +303,7 @@ const Checkpoint::CheckpointState& Checkpoint::state_of(const StateSlice& slice)
   return found->second;
 }
 
-void Checkpoint::check_matches(const StateSlice& slice, const CheckpointState& state) const {
+void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& state) const {
   const StateInfo& stored = state.info;
   const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));
@@ -330,7 +330,7 @@ void Checkpoint::read(const StateSlice& slice) {
     });
     if (!is_verified) verify(stored.file, stored.slice, tensor.checksum());
   };
-  const auto missing = state_of(slice).boxes.cover(slice.box, copy);
+  const auto missing = location_of(slice).boxes.cover(slice.box, copy);
   if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));
 }
 

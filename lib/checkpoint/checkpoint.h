@@ -67,7 +67,8 @@ class Checkpoint {
   void verify_file(size_t i);
 
  private:
-  struct CheckpointState {
+  /// StateLocation holds where the checkpoint has a state: its boxes, and the files that hold them.
+  struct StateLocation {
     StateInfo info;
     StoredBoxes boxes;
     /// The first file that holds a part of the state.
@@ -79,12 +80,12 @@ class Checkpoint {
   void check_contents(size_t i, const SafetensorsFile& file) const;
   /// Throws Error(kBadInput) if the checksum of a slice is not `found`.
   void verify(size_t file, size_t slice, uint64_t found);
-  const CheckpointState& state_of(const StateSlice& slice) const;
-  void check_matches(const StateSlice& slice, const CheckpointState& state) const;
+  const StateLocation& location_of(const StateSlice& slice) const;
+  void check_matches(const StateSlice& slice, const StateLocation& state) const;
 
   std::string folder_;
   CheckpointManifest manifest_;
-  std::map<std::pair<std::string, std::string>, CheckpointState> states_;
+  std::map<std::pair<std::string, std::string>, StateLocation> states_;
   std::vector<std::optional<SafetensorsFile>> files_;
   std::vector<std::vector<bool>> verified_;
 };

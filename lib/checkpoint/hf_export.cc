@@ -116,8 +116,9 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_runs(part.location, 0, elements, [&](const StoredRun& run) {
-      runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
+    visit_stored_intervals(part.location, 0, elements, [&](const StoredInterval& interval) {
+      runs.push_back({&part, interval.position, interval.position + interval.end - interval.begin,
+                      interval.begin});
     });
   }
   if (!transposed)
@@ -247,8 +248,8 @@ class ShardWriter {
     whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
-      visit_stored_columns(
-          part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+      visit_transposed_intervals(
+          part.location, part.shape, piece.begin, piece.end, [&](const TransposedInterval& run) {
             for (int64_t i = 0; i < run.count; ++i)
               whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];

@@ -130,7 +130,7 @@ void ImportedState::add_file(const std::string& name) {
 void ImportedState::check_all_kinds() const {
   std::map<std::string, std::set<std::string>> kinds;
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const Stored& state : states_) {
+  for (const StateInFile& state : states_) {
     const std::vector<int64_t>& shape =
         files_[state.file].at(cat(state.tensor, ".", state.kind)).shape;
     if (!kinds[state.tensor].insert(state.kind).second)
@@ -148,7 +148,7 @@ void ImportedState::check_all_kinds() const {
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> ImportedState::tensors() const {
   std::vector<std::pair<std::string, std::vector<int64_t>>> all;
-  for (const Stored& state : states_)
+  for (const StateInFile& state : states_)
     if (state.kind == "param")
       all.emplace_back(state.tensor, files_[state.file].at(cat(state.tensor, ".param")).shape);
   return all;
@@ -162,7 +162,7 @@ int64_t ImportedState::bytes() const {
 
 std::vector<StateSlice> ImportedState::slices() const {
   std::vector<StateSlice> all;
-  for (const Stored& state : states_) {
+  for (const StateInFile& state : states_) {
     const SafetensorsFile& file = files_[state.file];
     const StoredTensor& entry = file.at(cat(state.tensor, ".", state.kind));
     StateSlice slice{state.tensor, state.kind, entry.dtype, entry.shape, whole_box(entry.shape)};

@@ -57,7 +57,7 @@ class ImportedState {
   int64_t bytes() const;
 
  private:
-  struct Stored {
+  struct StateInFile {
     std::string tensor;
     std::string kind;
     size_t file;
@@ -72,7 +72,7 @@ class ImportedState {
   ImportRecord record_;
   CheckpointMeta meta_;
   std::vector<SafetensorsFile> files_;
-  std::vector<Stored> states_;
+  std::vector<StateInFile> states_;
 };
 
 }  // namespace ftrun

@@ -110,9 +110,9 @@ void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
   amount.bytes += elements * dtype_bytes(dtype);
 }
 
-using Rows = Description::Rows;
+using NamedValues = FolderDescription::NamedValues;
 
-void add_import_rows(const ImportRecord& record, Rows& rows) {
+void add_import_rows(const ImportRecord& record, NamedValues& rows) {
   rows.emplace_back("imported from", printable(record.source));
   if (!record.unknown.empty())
     rows.emplace_back("not known", printable(join(record.unknown, ", ")));
@@ -126,7 +126,7 @@ std::string value_text(const nlohmann::json& value) {
 
 /// Adds a row for each of `keys` that has a value in `object`.
 void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys,
-                  Rows& rows) {
+                  NamedValues& rows) {
   if (!object.is_object()) return;
   for (const char* key : keys)
     if (const auto found = object.find(key);
@@ -136,7 +136,7 @@ void add_key_rows(const nlohmann::json& object, std::initializer_list<const char
 
 /// Adds rows about an adapter, from the config of the run that wrote a checkpoint: which model the
 /// adapter belongs to.
-void add_adapter_rows(const std::string& config, const std::string& where, Rows& rows) {
+void add_adapter_rows(const std::string& config, const std::string& where, NamedValues& rows) {
   const auto json = parse_json_strict(config, where);
   const auto section = [&](const char* name) {
     const auto found = json.is_object() ? json.find(name) : json.end();
@@ -153,7 +153,7 @@ void add_adapter_rows(const std::string& config, const std::string& where, Rows&
     rows.emplace_back("base quantized as", value_text(quantization));
 }
 
-Description describe_step(const std::string& folder) {
+FolderDescription describe_step(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const CheckpointMeta& meta = checkpoint.meta();
   int64_t bytes = 0;
@@ -183,7 +183,7 @@ Description describe_step(const std::string& folder) {
   return {rows};
 }
 
-Description describe_root(const std::string& root) {
+FolderDescription describe_root(const std::string& root) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const CheckpointEntry& entry : list_checkpoints(root)) {
     const std::string name = fs::path(entry.folder).filename().string();
@@ -230,9 +230,9 @@ std::vector<std::string> verify_checkpoint(const std::string& folder) {
   return problems;
 }
 
-std::string Description::text() const {
+std::string FolderDescription::text() const {
   if (tensors.empty()) return table(facts);
-  Rows first = facts;
+  NamedValues first = facts;
   first.emplace_back("", "");
   return table(first) + table(tensors);
 }
@@ -241,27 +241,27 @@ std::string step_text(const CheckpointMeta& meta) {
   return cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "");
 }
 
-Description describe_checkpoint(const std::string& folder) {
+FolderDescription describe_checkpoint(const std::string& folder) {
   check_folder(folder);
   return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
 }
 
-Description describe_import(const std::string& folder) {
+FolderDescription describe_import(const std::string& folder) {
   const ImportedState imported(folder);
-  Rows rows{{"import", folder},
-            {"step", step_text(imported.meta())},
-            {"tensors", cat(imported.tensors().size(), ", ", human_bytes(imported.bytes()))},
-            {"model", printable(imported.model())}};
+  NamedValues rows{{"import", folder},
+                   {"step", step_text(imported.meta())},
+                   {"tensors", cat(imported.tensors().size(), ", ", human_bytes(imported.bytes()))},
+                   {"model", printable(imported.model())}};
   if (const auto& scaler = imported.meta().loss_scaler)
     rows.emplace_back("loss scale", number_text(scaler->scale));
   add_import_rows(imported.record(), rows);
   return {rows};
 }
 
-Description describe_adapter(const std::string& folder) {
+FolderDescription describe_adapter(const std::string& folder) {
   const AdapterFolder adapter(folder);
   const std::string file = folder + "/adapter_config.json";
-  Rows rows{{"adapter", folder}};
+  NamedValues rows{{"adapter", folder}};
   add_key_rows(parse_json_strict(read_file(file, kMaxManifest), file),
                {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout",
                 "use_rslora", "use_dora", "target_modules", "exclude_modules",
@@ -275,14 +275,14 @@ Description describe_adapter(const std::string& folder) {
   for (const StoredTensor& tensor : adapter.tensors())
     add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
   for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
-  Rows tensors;
+  NamedValues tensors;
   for (const StoredTensor& tensor : adapter.tensors())
     tensors.emplace_back(printable(tensor.name),
                          cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
   return {rows, tensors};
 }
 
-Description describe_model(const std::string& folder) {
+FolderDescription describe_model(const std::string& folder) {
   const ModelFolder model(folder);
   std::vector<std::pair<std::string, std::string>> rows{{"model", folder}};
   add_config_rows(model, rows);

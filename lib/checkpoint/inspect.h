@@ -14,29 +14,29 @@ namespace ftrun {
 /// Error(kBadInput) if the path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
-/// Description is a list of names and values that describe a folder for the user.
-struct Description {
-  using Rows = std::vector<std::pair<std::string, std::string>>;
-  Rows facts;
+/// FolderDescription is a list of names and values that describe a folder for the user.
+struct FolderDescription {
+  using NamedValues = std::vector<std::pair<std::string, std::string>>;
+  NamedValues facts;
   /// The dtype and shape of each tensor, if there are tensors to list.
-  Rows tensors = {};
+  NamedValues tensors = {};
   /// Formats the description as several lines, in columns.
   std::string text() const;
 };
 
 /// Describes a step folder, or a checkpoints/ folder.
-Description describe_checkpoint(const std::string& folder);
+FolderDescription describe_checkpoint(const std::string& folder);
 
 /// Returns the step of a checkpoint, with the number of skipped steps: "500 (2 skipped)".
 std::string step_text(const CheckpointMeta& meta);
 
 /// Describes a Hugging Face model folder.
-Description describe_model(const std::string& folder);
+FolderDescription describe_model(const std::string& folder);
 
 /// Describes an adapter's folder in PEFT's layout, and the quantization of its base.
-Description describe_adapter(const std::string& folder);
+FolderDescription describe_adapter(const std::string& folder);
 
 /// Reads and verifies a whole folder that scripts/import_checkpoint.py wrote, and describes it.
-Description describe_import(const std::string& folder);
+FolderDescription describe_import(const std::string& folder);
 
 }  // namespace ftrun

@@ -208,7 +208,7 @@ void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
   parts_[name] = {std::move(info), std::move(location)};
 }
 
-const ModelFolder::NamedPart* ModelFolder::part(std::string_view name) const {
+const ModelFolder::NamedTensorPart* ModelFolder::part(std::string_view name) const {
   const auto found = parts_.find(name);
   return found == parts_.end() ? nullptr : &found->second;
 }
@@ -225,7 +225,7 @@ std::vector<std::string> ModelFolder::names() const {
 }
 
 const StoredTensor* ModelFolder::find(std::string_view name) const {
-  if (const NamedPart* known = part(name)) return &known->info;
+  if (const NamedTensorPart* known = part(name)) return &known->info;
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second.shown();
 }
@@ -241,7 +241,7 @@ const ModelFolder::TensorLocation& ModelFolder::locate(std::string_view name) co
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
-  const NamedPart* known = part(name);
+  const NamedTensorPart* known = part(name);
   return known ? known->info : locate(name).shown();
 }
 
@@ -255,7 +255,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 }
 
 void ModelFolder::check_weight_dtype(std::string_view name) const {
-  if (const NamedPart* known = part(name)) {
+  if (const NamedTensorPart* known = part(name)) {
     for (const std::string& stored : known->location.names()) check_weight_dtype(stored);
     return;
   }
@@ -279,8 +279,8 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
 }
 
 template <class T, class Read>
-void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
-                            Read read) const {
+void ModelFolder::read_part(const NamedTensorPart& part, int64_t begin, int64_t end,
+                            std::span<T> out, Read read) const {
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
           "the range lies inside the part, and `out` has its size");
   read_stored(
@@ -297,7 +297,7 @@ void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, s
 
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                            std::span<float> out) const {
-  if (const NamedPart* known = part(name))
+  if (const NamedTensorPart* known = part(name))
     return read_part(*known, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<float> run) { read_f32(stored, from, to, run); });
@@ -311,7 +311,7 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
 
 void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
-  if (const NamedPart* known = part(name))
+  if (const NamedTensorPart* known = part(name))
     return read_part(*known, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<uint16_t> run) { read_bf16(stored, from, to, run); });
@@ -341,11 +341,11 @@ bool ModelFolder::holds_equal(std::string_view one, std::string_view other) cons
 }
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
-  if (const NamedPart* known = part(name)) {
+  if (const NamedTensorPart* known = part(name)) {
     const StoredLocation& location = known->location;
     if (!location.transposed)
-      return visit_stored_runs(location, begin, end, [&](const StoredRun& run) {
-        visit_stored_tensors(location, run.begin, run.end,
+      return visit_stored_intervals(location, begin, end, [&](const StoredInterval& interval) {
+        visit_stored_tensors(location, interval.begin, interval.end,
                              [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
                                release(stored, from, to);
                              });

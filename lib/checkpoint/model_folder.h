@@ -35,9 +35,9 @@ class ModelFolder {
   /// exist, and no new name may be the name of another tensor.
   void rename(const std::map<std::string, std::string>& stored);
 
-  /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
-  /// functions that read elements accept this name; names() lists only the folder's own tensors.
-  /// The stored tensors must exist with the place's shape.
+  /// Assigns a name and a shape to a location in one or several tensors of the folder. find() and
+  /// the functions that read elements accept this name; names() lists only the folder's own
+  /// tensors. The stored tensors must exist with the location's shape.
   void name_part(const std::string& name, std::vector<int64_t> shape, StoredLocation location);
 
   const std::string& path() const { return folder_; }
@@ -74,7 +74,7 @@ class ModelFolder {
 
   /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }
-  /// Returns a hash of config.json and of the name, dtype, shape and place of all tensors, in 16
+  /// Returns a hash of config.json and of the name, dtype, shape and location of all tensors, in 16
   /// hexadecimal digits. The weights themselves are not read.
   std::string fingerprint() const;
   /// Returns a hash of samples of the weights, the first and the last 4 KiB of each tensor with its
@@ -90,8 +90,8 @@ class ModelFolder {
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
-  /// NamedPart is a named part of a stored tensor; `info` holds the part's name and shape.
-  struct NamedPart {
+  /// NamedTensorPart is a named part of a stored tensor; `info` holds the part's name and shape.
+  struct NamedTensorPart {
     StoredTensor info;
     StoredLocation location;
   };
@@ -102,11 +102,11 @@ class ModelFolder {
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
   const TensorLocation& locate(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
-  const NamedPart* part(std::string_view name) const;
+  const NamedTensorPart* part(std::string_view name) const;
   /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
   /// [from, to) of the stored tensor `name`.
   template <class T, class Read>
-  void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
+  void read_part(const NamedTensorPart& part, int64_t begin, int64_t end, std::span<T> out,
                  Read read) const;
 
   std::string folder_;
@@ -114,7 +114,7 @@ class ModelFolder {
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, TensorLocation, std::less<>> tensors_;
-  std::map<std::string, NamedPart, std::less<>> parts_;
+  std::map<std::string, NamedTensorPart, std::less<>> parts_;
   std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 

@@ -20,8 +20,8 @@
 namespace ftrun {
 namespace {
 
-/// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
-struct Checkpoints {
+/// CheckpointCounts counts the checkpoints that exist before the run, and those that the run adds.
+struct CheckpointCounts {
   int64_t existing = 0;
   /// The number of future saves; the largest possible number if the end is not known.
   int64_t saves = 0;
@@ -29,7 +29,7 @@ struct Checkpoints {
   int64_t additional = 0;
 };
 
-int64_t remaining_saves(const SpaceWanted& wanted, int64_t done) {
+int64_t remaining_saves(const SpaceNeeds& wanted, int64_t done) {
   if (wanted.steps == 0)
     return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
   if (done >= wanted.steps) return 0;
@@ -39,8 +39,8 @@ int64_t remaining_saves(const SpaceWanted& wanted, int64_t done) {
   return wanted.steps / wanted.every - done / wanted.every + (last_is_extra ? 1 : 0);
 }
 
-Checkpoints count_checkpoints(const SpaceWanted& wanted) {
-  Checkpoints found;
+CheckpointCounts count_checkpoints(const SpaceNeeds& wanted) {
+  CheckpointCounts found;
   int64_t done = 0;
   for (const CheckpointEntry& entry : list_checkpoints(wanted.checkpoints)) {
     ++found.existing;
@@ -59,7 +59,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
 
 /// Computes the bytes of `count` checkpoints, at most kFreeUnknown, the size assumed for an unknown
 /// file system.
-int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
+int64_t bytes_of(int64_t count, const SpaceNeeds& wanted) {
   const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
   return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
 }
@@ -76,16 +76,16 @@ std::optional<dev_t> disk_of(std::string folder) {
   return info.st_dev;
 }
 
-std::string checkpoints_text(const SpaceWanted& wanted, int64_t count) {
+std::string checkpoints_text(const SpaceNeeds& wanted, int64_t count) {
   return cat(count_text(count, "checkpoint"), " of ", human_bytes(wanted.checkpoint_bytes));
 }
 
-std::string export_text(const SpaceWanted& wanted) {
+std::string export_text(const SpaceNeeds& wanted) {
   return cat("the exported model of ", human_bytes(wanted.export_bytes));
 }
 
 /// Describes the checkpoints that will be added to the existing ones, and the export.
-std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
+std::string wanted_text(const SpaceNeeds& wanted, const CheckpointCounts& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.additional);
   if (count.additional > 1 && wanted.keep_last > 0)
     text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "",
@@ -114,7 +114,7 @@ std::string space_text(const std::string& folder, const std::string& what, int64
 }
 
 /// Computes the free space for a folder; the start will remove `leftover` bytes from it.
-FreeSpace free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
+FreeSpace free_bytes(FileSystem& files, const SpaceNeeds& wanted, const std::string& folder,
                      int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
   const int64_t swapped = shared ? wanted.swap_bytes : 0;
@@ -127,7 +127,7 @@ FreeSpace free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::st
               "free space on that file system, or write to another one (output_dir)");
 }
 
-void refuse_too_large_files(const SpaceWanted& wanted) {
+void refuse_too_large_files(const SpaceNeeds& wanted) {
   if (wanted.largest_file_bytes <= wanted.file_size_limit) return;
   throw Error(ExitCode::kEnvironment,
               cat(wanted.checkpoints, ": the run will write a file of ",
@@ -139,9 +139,9 @@ void refuse_too_large_files(const SpaceWanted& wanted) {
 
 }  // namespace
 
-std::string check_space(FileSystem& files, const SpaceWanted& wanted) {
+std::string check_space(FileSystem& files, const SpaceNeeds& wanted) {
   refuse_too_large_files(wanted);
-  const Checkpoints count = count_checkpoints(wanted);
+  const CheckpointCounts count = count_checkpoints(wanted);
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
   const int64_t exported = together ? wanted.export_bytes : 0;

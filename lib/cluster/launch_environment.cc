@@ -89,8 +89,8 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
   launch.restarts = env.number(launch_variables::kRestart, 0);
-  launch.agent_restarts = env.number("TORCHELASTIC_RESTART_COUNT", 0);
-  launch.has_agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.torchrun_restarts = env.number("TORCHELASTIC_RESTART_COUNT", 0);
+  launch.has_torchrun_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number(launch_variables::kStoreFd, -1);
   launch.board_fd = env.number(launch_variables::kBoardFd, -1);
   check_below(launch.rank, "RANK", launch.world_size, "WORLD_SIZE");
@@ -102,7 +102,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   }
   if (launch.local_rank > launch.rank)
     throw_contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
-  if (launch.world_size > 1 || launch.has_agent_store) read_master(env, launch, "WORLD_SIZE");
+  if (launch.world_size > 1 || launch.has_torchrun_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 

@@ -48,9 +48,9 @@ struct LaunchEnvironment {
   /// The launcher's name of the job, "" if it gives none.
   std::string job;
   /// Says whether torchrun's agent serves the store already, so that rank 0 must join as a client.
-  bool has_agent_store = false;
+  bool has_torchrun_store = false;
   /// The number of times that torchrun's agent has restarted its workers.
-  int agent_restarts = 0;
+  int torchrun_restarts = 0;
   /// The number of times that the launcher has restarted the job, if it counts that for all ranks
   /// (torchrun's agents each count their own workers').
   int restarts = 0;

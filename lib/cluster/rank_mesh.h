@@ -65,7 +65,7 @@ class RankMesh {
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
-  int data_parallel_size() const { return group_size(axes_that_divide(Divided::kSequences)); }
+  int data_parallel_size() const { return group_size(axes_that_divide(DividedThings::kSequences)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;

@@ -11,10 +11,11 @@ constexpr std::string_view kClearLine = "\r\x1b[K";
 }  // namespace
 
 RankOutput::RankOutput(RankOutputOptions options)
-    : options_(std::move(options)), channels_(static_cast<size_t>(options_.ranks)) {}
+    : options_(std::move(options)), partial_lines_(static_cast<size_t>(options_.ranks)) {}
 
-RankOutput::Channel& RankOutput::channel(int rank, OutputStream stream) {
-  return channels_[static_cast<size_t>(rank - options_.first_rank)][static_cast<size_t>(stream)];
+RankOutput::PartialLine& RankOutput::partial_line(int rank, OutputStream stream) {
+  return partial_lines_[static_cast<size_t>(rank - options_.first_rank)]
+                       [static_cast<size_t>(stream)];
 }
 
 void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
@@ -32,7 +33,7 @@ void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
 }
 
 void RankOutput::add_text(int rank, OutputStream stream, std::string_view text) {
-  Channel& line = channel(rank, stream);
+  PartialLine& line = partial_line(rank, stream);
   if (std::exchange(line.ends_in_return, false)) line.pending.clear();
   line.pending += text;
   if (line.is_live) options_.write(stream, text);
@@ -40,22 +41,22 @@ void RankOutput::add_text(int rank, OutputStream stream, std::string_view text) 
 }
 
 void RankOutput::add_return(int rank, OutputStream stream) {
-  Channel& line = channel(rank, stream);
+  PartialLine& line = partial_line(rank, stream);
   line.ends_in_return = true;
   if (rank != 0 || !options_.terminal[static_cast<size_t>(stream)]) return;
   if (!line.is_live) options_.write(stream, line.pending);
   options_.write(stream, "\r");
   line.is_live = true;
-  live_channel_ = &line;
+  live_line_ = &line;
   live_stream_ = stream;
 }
 
 void RankOutput::take_newline(int rank, OutputStream stream) {
-  Channel& line = channel(rank, stream);
+  PartialLine& line = partial_line(rank, stream);
   line.ends_in_return = false;
   const std::string text = std::exchange(line.pending, "");
   if (std::exchange(line.is_live, false)) {
-    live_channel_ = nullptr;
+    live_line_ = nullptr;
     options_.write(stream, "\n");
     return;
   }
@@ -68,15 +69,15 @@ void RankOutput::write_line(int rank, OutputStream stream, const std::string& te
 
 void RankOutput::write_own(OutputStream stream, const std::string& text) {
   const std::string line = text + "\n";
-  const bool over_live = live_channel_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
+  const bool over_live = live_line_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
   if (over_live) options_.write(live_stream_, kClearLine);
   options_.write(stream, line);
-  if (over_live) options_.write(live_stream_, live_channel_->pending);
+  if (over_live) options_.write(live_stream_, live_line_->pending);
 }
 
 void RankOutput::finish(int rank) {
   for (const OutputStream stream : {OutputStream::kOut, OutputStream::kErr}) {
-    const Channel& line = channel(rank, stream);
+    const PartialLine& line = partial_line(rank, stream);
     if (!line.pending.empty() || line.is_live) take_newline(rank, stream);
   }
 }

@@ -34,21 +34,21 @@ class RankOutput {
   void finish(int rank);
 
  private:
-  struct Channel {
+  struct PartialLine {
     std::string pending;          // text of the line so far
     bool ends_in_return = false;  // the last byte was '\r'
     bool is_live = false;         // the line is rank 0's live line and already on the terminal
   };
 
-  Channel& channel(int rank, OutputStream stream);
+  PartialLine& partial_line(int rank, OutputStream stream);
   void add_text(int rank, OutputStream stream, std::string_view text);
   void add_return(int rank, OutputStream stream);
   void take_newline(int rank, OutputStream stream);
   void write_line(int rank, OutputStream stream, const std::string& text);
 
   RankOutputOptions options_;
-  std::vector<std::array<Channel, 2>> channels_;
-  Channel* live_channel_ = nullptr;  // the channel whose live line is on the terminal now
+  std::vector<std::array<PartialLine, 2>> partial_lines_;
+  PartialLine* live_line_ = nullptr;  // the line that is on the terminal now
   OutputStream live_stream_ = OutputStream::kErr;
 };
 

@@ -15,10 +15,11 @@ bool may_succeed_on_restart(const FailureSummary& failure) {
 RestartPolicy::RestartPolicy(const Options& options, PlanRestart plan)
     : options_(options), plan_(std::move(plan)) {}
 
-RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::string& saved) {
+RestartDecision RestartPolicy::decide(const FailureSummary& failure,
+                                      const std::string& checkpoint_id) {
   RestartDecision decision;
-  decision.consecutive_failures = count_failure(failure, saved);
-  if (!has_restart_left(saved, decision.consecutive_failures)) {
+  decision.consecutive_failures = count_failure(failure, checkpoint_id);
+  if (!has_restart_left(checkpoint_id, decision.consecutive_failures)) {
     decision.restart.local_ranks = local_ranks_;
   } else if (plan_) {
     std::optional<RestartSettings> planned = plan_(failure, decision.consecutive_failures);
@@ -26,10 +27,10 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
     decision.restart = *std::move(planned);
   }
   if (decision.restart.local_ranks != local_ranks_) {
-    last_saved_.reset();
+    last_checkpoint_id_.reset();
     consecutive_failures_ = 0;
   }
-  if (last_saved_ != saved) {
+  if (last_checkpoint_id_ != checkpoint_id) {
     restarts_without_progress_ = 0;
     first_failure_ = failure;
   }
@@ -47,18 +48,19 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
 
 /// Returns whether a failure, one of `consecutive_failures`, may be followed by a restart: one of
 /// the allowed restarts, or a start with other ranks.
-bool RestartPolicy::has_restart_left(const std::string& saved, int consecutive_failures) const {
+bool RestartPolicy::has_restart_left(const std::string& checkpoint_id,
+                                     int consecutive_failures) const {
   const bool may_remove_ranks = options_.failures_before_removal > 0 &&
                                 consecutive_failures >= options_.failures_before_removal;
-  return may_remove_ranks || last_saved_ != saved ||
+  return may_remove_ranks || last_checkpoint_id_ != checkpoint_id ||
          restarts_without_progress_ < options_.max_restarts_without_progress;
 }
 
-int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {
-  const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
+int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& checkpoint_id) {
+  const bool again = failure.rank == failing_rank_ && checkpoint_id == checkpoint_id_at_failure_;
   consecutive_failures_ = !failure.belongs_to_rank ? 0 : again ? consecutive_failures_ + 1 : 1;
   failing_rank_ = failure.rank;
-  saved_at_failure_ = saved;
+  checkpoint_id_at_failure_ = checkpoint_id;
   return consecutive_failures_;
 }
 

@@ -76,8 +76,8 @@ class RestartPolicy {
   RestartDecision decide(const FailureSummary& failure, const std::string& saved);
 
  private:
-  bool has_restart_left(const std::string& saved, int consecutive_failures) const;
-  int count_failure(const FailureSummary& failure, const std::string& saved);
+  bool has_restart_left(const std::string& checkpoint_id, int consecutive_failures) const;
+  int count_failure(const FailureSummary& failure, const std::string& checkpoint_id);
   std::chrono::milliseconds delay() const;
 
   Options options_;
@@ -85,13 +85,13 @@ class RestartPolicy {
   /// RestartSettings::local_ranks of the last start.
   int local_ranks_ = 0;
   int restarts_without_progress_ = 0;
-  std::optional<std::string> last_saved_;
+  std::optional<std::string> last_checkpoint_id_;
   FailureSummary first_failure_;
-  /// The rank that caused the last failure, the number of its consecutive failures, and the state
-  /// that was saved last before them.
+  /// The rank that caused the last failure, the number of its consecutive failures, and the newest
+  /// checkpoint before them.
   int failing_rank_ = -1;
   int consecutive_failures_ = 0;
-  std::string saved_at_failure_;
+  std::string checkpoint_id_at_failure_;
 };
 
 }  // namespace ftrun

@@ -45,7 +45,8 @@ class Restarts {
   RestartDecision decide(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return {};
-    return policy_.decide(failure, options_.last_saved ? options_.last_saved() : "");
+    return policy_.decide(failure,
+                          options_.newest_checkpoint_id ? options_.newest_checkpoint_id() : "");
   }
 
   /// Prepares the next start, and logs it.

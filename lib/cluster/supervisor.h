@@ -49,9 +49,9 @@ struct SupervisorOptions {
   std::function<void(const FailureSummary&)> on_failure;
   /// The options for restarts of failed ranks; by default there are none.
   RestartPolicy::Options restarts;
-  /// Returns the name of the run's last saved state, "" if there is none yet; a new name means
-  /// progress.
-  std::function<std::string()> last_saved;
+  /// Returns a text that identifies the run's newest checkpoint, "" if there is none yet; a new
+  /// text means progress.
+  std::function<std::string()> newest_checkpoint_id;
   /// Plans each restart; without this function every start is like the first.
   RestartPolicy::PlanRestart on_restart;
   /// Writes output; the default writes to descriptors 1 and 2.

@@ -19,7 +19,8 @@ constexpr std::chrono::seconds kMemberCheckInterval{1};
 
 }  // namespace
 
-CollectiveWatchdog::CollectiveWatchdog(WatchedCollectives& watched, std::chrono::milliseconds limit)
+CollectiveWatchdog::CollectiveWatchdog(WatchedCommunicator& watched,
+                                       std::chrono::milliseconds limit)
     : watched_(watched), limit_(limit), thread_([this] { serve(); }) {}
 
 void CollectiveWatchdog::announce(const CollectiveRecord& record, int64_t handle) {

@@ -13,11 +13,11 @@
 
 namespace ftrun {
 
-/// WatchedCollectives are collectives that a device runs by itself, as the watchdog sees them. The
-/// watchdog's thread calls these functions.
-class WatchedCollectives {
+/// WatchedCommunicator is a communicator whose collectives a device runs by itself, as the watchdog
+/// sees it. The watchdog's thread calls these functions.
+class WatchedCommunicator {
  public:
-  virtual ~WatchedCollectives() = default;
+  virtual ~WatchedCommunicator() = default;
   /// Returns whether all earlier work in the collective's stream has ended: from then on only the
   /// peers can delay the collective. This function and has_ended() throw RankError if this rank's
   /// device fails, and any other exception if the transport fails.
@@ -46,7 +46,7 @@ class WatchedCollectives {
 class CollectiveWatchdog {
  public:
   /// Borrows `watched`.
-  CollectiveWatchdog(WatchedCollectives& watched, std::chrono::milliseconds limit);
+  CollectiveWatchdog(WatchedCommunicator& watched, std::chrono::milliseconds limit);
   ~CollectiveWatchdog() { stop(); }
   CollectiveWatchdog(const CollectiveWatchdog&) = delete;
   CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
@@ -81,7 +81,7 @@ class CollectiveWatchdog {
   void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);
   void record_abort();
 
-  WatchedCollectives& watched_;
+  WatchedCommunicator& watched_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<WatchedCollective> entries_;

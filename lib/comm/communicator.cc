@@ -14,6 +14,7 @@
 #include "base/as_error.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -208,8 +209,10 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ExitCode::kEnvironment, cat("no memory for a communication buffer of ",
-                                            human_bytes(bytes), ": ", errno_text(errno)));
+    throw Error(ExitCode::kEnvironment,
+                cat("no memory for a communication buffer of ", human_bytes(bytes), ": ",
+                    errno_text(errno)),
+                more_memory_remedy());
   return {data, bytes, free_pages};
 }
 
@@ -247,7 +250,7 @@ void Communicator::check_arguments(const Collective& collective) const {
   if (record.kind == CollectiveKind::kShift && (record.peer < 0 || record.peer >= size()))
     bug(cat(describe(record), ": group ", name(), " has ", size(), " ranks"));
   if (record.kind == CollectiveKind::kCountedAllToAll) check_counts(collective);
-  if (moves_blocks(record.kind) && record.count > 0 && in == out)
+  if (is_exchange(record.kind) && record.count > 0 && in == out)
     bug(cat(describe(record), ": its input is its output"));
   const bool needs_in = record.kind != CollectiveKind::kReceive;
   const bool needs_out = record.kind != CollectiveKind::kSend;
@@ -348,8 +351,8 @@ void Communicator::finish(size_t index) {
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
   if (copies_when_alone()) {
-    const int64_t bytes = moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
-                                                         : payload_bytes(work.record);
+    const int64_t bytes = is_exchange(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
+                                                        : payload_bytes(work.record);
     if (work.in != work.out && bytes > 0)
       std::memmove(work.out, work.in, static_cast<size_t>(bytes));
   } else {

@@ -76,7 +76,7 @@ struct Collective {
 };
 
 /// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
-/// receives from each, in a collective that moves blocks without adding them (moves_blocks()).
+/// receives from each, in a collective that moves blocks without adding them (is_exchange()).
 /// Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;

@@ -30,7 +30,7 @@ DeviceCommunicator::DeviceCommunicator(Setup setup)
 DeviceCommunicator::~DeviceCommunicator() = default;
 
 void DeviceCommunicator::start_watchdog() {
-  WatchedCollectives& watched = *this;
+  WatchedCommunicator& watched = *this;
   watchdog_ = std::make_unique<CollectiveWatchdog>(watched, setup().timeout);
 }
 
@@ -161,7 +161,7 @@ void DeviceCommunicator::on_replay_end() {
 }
 
 void DeviceCommunicator::run(const Collective& collective) {
-  if (moves_blocks(collective.record.kind))
+  if (is_exchange(collective.record.kind))
     move_blocks(collective);
   else if (!adds_in_order(collective.record))
     enqueue(collective);

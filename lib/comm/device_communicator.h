@@ -24,10 +24,10 @@ namespace ftrun {
 ///
 /// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
 /// 16-bit floats in fp32, as on CPUs, regardless of the arithmetic of the transport. Ranks exchange
-/// the parts, each adds up its own part, and an all-reduce then gathers the sums. As many bytes are
-/// sent as by a ring. In addition the data is written to and read from device memory once more, and
-/// kScratchBytes of it are needed.
-class DeviceCommunicator : public Communicator, protected WatchedCollectives {
+/// the parts, and each adds up its own part. If the collective is an all-reduce, a second exchange
+/// gathers the sums. As many bytes are sent as by a ring. In addition the data is written to and
+/// read from device memory once more, and kScratchBytes of it are needed.
+class DeviceCommunicator : public Communicator, protected WatchedCommunicator {
  public:
   /// Bytes of a group's scratch memory for the parts of ordered sums that are being exchanged;
   /// larger sums are computed piece by piece.
@@ -63,7 +63,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
 
   // The backend implements the following functions. Those that put work into stream() throw
   // CollectiveFailure if that fails.
-  /// Enqueues any collective for which moves_blocks() is false.
+  /// Enqueues any collective for which is_exchange() is false.
   virtual void enqueue(const Collective& collective) = 0;
   /// Enqueues the exchanges, by rank in the group; a rank's exchange with itself is a copy.
   virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;

@@ -220,7 +220,8 @@ GroupPtr GlooCommunicator::connect() {
     next_check = Clock::now() + kPeerSlice;
     return rendezvous_.is_any_lost(members(), name());
   };
-  const std::optional<GroupPtr> group = run_in_thread(std::move(task), kWaitSlice, lost);
+  const std::optional<GroupPtr> group =
+      run_in_abandonable_thread(std::move(task), kWaitSlice, lost);
   if (!group) throw failure_error(record, {"lost a peer in", ""});
   if (slot() != nullptr) slot()->finish();
   return *group;

@@ -78,36 +78,36 @@ constexpr const char* kOneTokenEach =
 
 /// Throws an error with the reason why rank 0 does not accept this process as one of its ranks.
 [[noreturn]] void throw_refused(const StoreEndpoint& endpoint, const StoreMember& own,
-                                StoreVerdict verdict, const StoreMember& serving) {
+                                StoreAdmission verdict, const StoreMember& serving) {
   const std::string who = cat("rank ", own.rank, " was refused by rank 0 at ", endpoint.address,
                               ":", endpoint.port, ": ");
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
   switch (verdict) {
-    case StoreVerdict::kOtherJob:
+    case StoreAdmission::kOtherJob:
       throw Error(
           ExitCode::kUsage,
           cat(who, "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to ",
               job),
           cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
-    case StoreVerdict::kOtherWorld:
+    case StoreAdmission::kOtherWorld:
       throw Error(ExitCode::kUsage,
                   cat(who, "rank 0's job has ", serving.world_size,
                       " ranks; this rank was started for ", own.world_size),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
-    case StoreVerdict::kEarlierStart:
+    case StoreAdmission::kEarlierStart:
       throw Error(ExitCode::kUsage,
                   cat(who, "rank 0 has restart count ", serving.attempt, ", but this rank has ",
                       own.attempt),
                   "end the processes of the earlier start, then restart all ranks together");
-    case StoreVerdict::kSecondProcess:
+    case StoreAdmission::kSecondProcess:
       throw Error(ExitCode::kUsage,
                   cat(who, "another process is rank ", own.rank, " of this job already"),
                   cat(kOneTokenEach, "; if only one rank was restarted, restart all ranks"));
-    case StoreVerdict::kLaterStart:
+    case StoreAdmission::kLaterStart:
       throw AdmissionRefused(cat("rank 0 still has restart count ", serving.attempt,
                                  ", but this rank has ", own.attempt),
                              true);
-    case StoreVerdict::kAdmitted:
+    case StoreAdmission::kAdmitted:
       break;
   }
   throw AdmissionRefused("the server there does not know this job's token");
@@ -117,7 +117,7 @@ constexpr const char* kOneTokenEach =
 /// without showing it, with rank 0's verdict on this member.
 struct AdmittedConnection {
   OwnedFd fd;
-  StoreVerdict verdict;
+  StoreAdmission verdict;
   StoreMember serving;
 };
 
@@ -150,7 +150,7 @@ AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& membe
     throw AdmissionRefused(
         "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
         "differs");
-  const auto verdict = static_cast<StoreVerdict>(welcome[0]);
+  const auto verdict = static_cast<StoreAdmission>(welcome[0]);
   const std::string serving = welcome.substr(1, kMemberBytes);
   if (welcome.substr(1 + kMemberBytes) !=
       server_proof(endpoint.token, theirs, own, verdict, serving))
@@ -161,7 +161,7 @@ AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& membe
 OwnedFd connect_admitted(const StoreEndpoint& endpoint, const StoreMember& member,
                          Clock::time_point deadline) {
   AdmittedConnection connection = greet(endpoint, member, deadline);
-  if (connection.verdict != StoreVerdict::kAdmitted)
+  if (connection.verdict != StoreAdmission::kAdmitted)
     throw_refused(endpoint, member, connection.verdict, connection.serving);
   return std::move(connection.fd);
 }

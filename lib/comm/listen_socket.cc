@@ -31,7 +31,7 @@ Resolved resolve(const std::string& address, int port, int type) {
     throw Error(
         ExitCode::kEnvironment,
         cat("cannot resolve the rendezvous address \"", address, "\": ", ::gai_strerror(error)),
-        kNameRankZero);
+        kMasterAddrRemedy);
   return {found, ::freeaddrinfo};
 }
 
@@ -86,7 +86,7 @@ bool is_loopback(const std::string& address) {
   return first && (ntohl(first->sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
-std::optional<std::string> missing_route(const std::string& address) {
+std::optional<std::string> why_unreachable(const std::string& address) {
   const auto first = first_address(address);
   const int error = first ? route_error(*first) : 0;
   if (error != ENETUNREACH && error != EHOSTUNREACH) return std::nullopt;
@@ -94,7 +94,7 @@ std::optional<std::string> missing_route(const std::string& address) {
              "\": ", errno_text(error));
 }
 
-std::optional<std::string> unknown_host(const std::string& address) {
+std::optional<std::string> why_unresolved(const std::string& address) {
   try {
     resolve(address, 0, SOCK_STREAM);
     return std::nullopt;

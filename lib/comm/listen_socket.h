@@ -22,15 +22,15 @@ ListenSocket listen_on(const std::string& address, int port);
 OwnedFd connect_to(const std::string& address, int port,
                    std::chrono::steady_clock::time_point deadline);
 /// Returns why the host name cannot be resolved; nothing if it can.
-std::optional<std::string> unknown_host(const std::string& address);
+std::optional<std::string> why_unresolved(const std::string& address);
 /// The remedy if the name of rank 0 cannot be resolved.
-inline constexpr const char* kNameRankZero =
+inline constexpr const char* kMasterAddrRemedy =
     "set MASTER_ADDR to a name or address of the machine of rank 0";
 /// Returns whether a host name that can be resolved leads to this machine's loopback interface.
 bool is_loopback(const std::string& address);
 /// Returns why no network of this machine leads to an address; nothing if one does, or if the name
 /// cannot be resolved.
-std::optional<std::string> missing_route(const std::string& address);
+std::optional<std::string> why_unreachable(const std::string& address);
 /// Returns the port of an inherited socket; throws Error(kEnvironment) if the socket is not bound
 /// to a port.
 int bound_port(int fd);

@@ -169,7 +169,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         });
     const auto end = std::chrono::steady_clock::now() + setup().timeout;
     const auto hopeless = [end] { return std::chrono::steady_clock::now() > end; };
-    if (!run_in_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
+    if (!run_in_abandonable_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
       log_warning(cat("NCCL did not close group ", name(), " within ",
                       human_seconds(std::chrono::duration<double>(setup().timeout).count()),
                       "; no data is lost; the process exits without closing it"));
@@ -403,7 +403,7 @@ class NcclCommunicator final : public DeviceCommunicator {
       return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && is_peer_lost());
     };
     const std::optional<Opened> opened =
-        run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
+        run_in_abandonable_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
     if (!opened) {
       const double seconds = std::chrono::duration<double>(waited()).count();
       throw failure_error(record, {cat("waited ", human_seconds(seconds), " in"), ""});

@@ -16,7 +16,7 @@ constexpr rlim_t kOthers = 128;
 
 }  // namespace
 
-void raise_open_files() {
+void raise_open_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
@@ -24,7 +24,7 @@ void raise_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void check_open_files(int world_size) {
+void check_open_file_limit(int world_size) {
   rlimit limit{};
   const rlim_t needed = kConnections * static_cast<rlim_t>(world_size) + kOthers;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;

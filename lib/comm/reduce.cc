@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "comm/narrow_floats.h"
+#include "comm/half_float_conversions.h"
 
 namespace ftrun {
 namespace {
@@ -98,7 +98,7 @@ void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, 
 
 void reduce_in_order(DType dtype, ReduceOp op, const void* const* inputs, int ranks, void* out,
                      int64_t count) {
-  const NarrowFloats& narrow = narrow_floats();
+  const HalfFloatConversions& narrow = half_float_conversions();
   switch (dtype) {
     case DType::kF64:
       return reduce_by_op<double>(op, inputs, ranks, out, count);

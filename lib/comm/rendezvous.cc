@@ -33,7 +33,7 @@ void prepare_c10d() {
     ::setenv("GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER", "1", 1);
     std::signal(SIGPIPE, SIG_IGN);  // writing to a closed connection must not end the process
     // Each rank may have as many connections as there are ranks, and rank 0 more.
-    raise_open_files();
+    raise_open_file_limit();
     return true;
   }();
   static_cast<void>(done);
@@ -53,7 +53,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   StoreClients clients = connect_to_store(options);
   auto impl = std::make_unique<Impl>(options, clients.main, clients.control);
   impl->connect_again = clients.connect_again;
-  impl->agent = clients.agent;
+  impl->torchrun_launch = clients.torchrun_launch;
   impl->server = clients.server;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->rendezvous_file = clients.rendezvous_file.get();
@@ -105,8 +105,8 @@ int Rendezvous::rank() const {
 int Rendezvous::world_size() const {
   return impl_->options.world_size;
 }
-const std::optional<AgentLaunch>& Rendezvous::agent_launch() const {
-  return impl_->agent;
+const std::optional<TorchrunLaunch>& Rendezvous::torchrun_launch() const {
+  return impl_->torchrun_launch;
 }
 const StoreServer* Rendezvous::server() const {
   return impl_->server.get();
@@ -175,7 +175,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
   }
 }
 
-StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
+StorePtr store_with_prefix(Rendezvous& rendezvous, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().main.store);
 }
 

@@ -27,7 +27,7 @@ struct RendezvousOptions {
   int board_fd = -1;
   int local_rank = 0;
   /// Says whether torchrun's agent serves the store; every rank then joins as a client.
-  bool has_agent_store = false;
+  bool has_torchrun_store = false;
   /// The number of restarts so far, if one launcher counts them for all ranks. It keeps ranks of
   /// different attempts from joining each other.
   int attempt = 0;
@@ -50,9 +50,9 @@ struct RendezvousOptions {
   WaitNoticeOptions notices;
 };
 
-/// AgentLaunch is what ranks know of the torchrun launch that started them, read from the agent's
-/// store.
-struct AgentLaunch {
+/// TorchrunLaunch is what ranks know of the torchrun launch that started them, read from the
+/// agent's store.
+struct TorchrunLaunch {
   /// The name of the launch, the same at each of its starts.
   std::string name;
   int earlier_starts = 0;
@@ -94,7 +94,7 @@ class Rendezvous {
   int rank() const;
   int world_size() const;
   /// Returns the launch of torchrun; nothing if no agent serves the store.
-  const std::optional<AgentLaunch>& agent_launch() const;
+  const std::optional<TorchrunLaunch>& torchrun_launch() const;
 
   /// Returns the store that this rank serves; null if it serves none.
   const StoreServer* server() const;

@@ -220,7 +220,7 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
   };
   try {
     return main.call(wait, limit + kControlTimeout);
-  } catch (const StoreSilent&) {
+  } catch (const StoreTimeoutError&) {
     return false;
   }
 }
@@ -261,7 +261,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       if (reports_wait(exchange, absence))
         notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, policy, time); });
-    } catch (const StoreSilent&) {
+    } catch (const StoreTimeoutError&) {
       if (const auto others =
               exchange.members | std::views::drop(exchange.first_member() == 0 ? 1 : 0);
           others.front() == options.rank)

@@ -156,7 +156,7 @@ struct Rendezvous::Impl {
   std::map<std::string, std::map<std::string, int64_t>> own_keys;
   std::function<StorePtr()> connect_again;
   std::string key_prefix = "x/";  // of the keys of exchanges
-  std::optional<AgentLaunch> agent;
+  std::optional<TorchrunLaunch> torchrun_launch;
   std::shared_ptr<const StoreServer> server;        // rank 0's
   const RendezvousFile* rendezvous_file = nullptr;  // set while ranks may still join by it
   std::mutex heartbeat_mutex;

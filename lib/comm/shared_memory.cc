@@ -159,7 +159,7 @@ CommBuffer allocate_shared_lasting(int64_t bytes) {
   return allocate(bytes, free_lasting);
 }
 
-SharedLocation find_shared(const void* data, int64_t bytes) {
+SharedLocation shared_location_of(const void* data, int64_t bytes) {
   const auto* start = static_cast<const std::byte*>(data);
   const std::lock_guard lock(registry().mutex);
   auto next = registry().segments.upper_bound(start);

@@ -28,9 +28,9 @@ CommBuffer allocate_shared(int64_t bytes);
 /// Allocates shared memory whose contents peers that have mapped it can still read after its owner
 /// has freed it.
 CommBuffer allocate_shared_lasting(int64_t bytes);
-/// Returns the place of [data, data + bytes) if it lies in memory of allocate_shared(), else a
-/// place that is not shared.
-SharedLocation find_shared(const void* data, int64_t bytes);
+/// Returns the location of [data, data + bytes) if it lies in memory of allocate_shared(), else one
+/// that is not shared.
+SharedLocation shared_location_of(const void* data, int64_t bytes);
 
 /// Asks the kernel to collapse the parts of this process's shared memory that a range touches into
 /// huge pages (MADV_COLLAPSE), if all their memory is allocated; each is asked for only once. Peers
@@ -48,10 +48,10 @@ class PeerMemory {
       : peer_(std::move(other.peer_)), segments_(std::exchange(other.segments_, {})) {}
   PeerMemory& operator=(PeerMemory&&) = delete;
 
-  /// Maps a place and returns its address, valid until the next call. Throws Error(kEnvironment) if
-  /// the place cannot be opened, Error(kPeerLost) if its owner's process has ended.
+  /// Maps a location and returns its address, valid until the next call. Throws Error(kEnvironment)
+  /// if the location cannot be opened, Error(kPeerLost) if its owner's process has ended.
   std::byte* at(const SharedLocation& location);
-  /// Maps a place so that it stays mapped even after its owner frees it.
+  /// Maps a location so that it stays mapped even after its owner frees it.
   std::byte* map_lasting(const SharedLocation& location);
   /// Removes the pages that a range touches from this process's page tables, together with the
   /// neighboring pages that the kernel mapped when the range was read (kShmReadAround). `data` is

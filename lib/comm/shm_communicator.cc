@@ -198,7 +198,7 @@ void ShmCommunicator::announce(const Collective& work, const SharedLocation& in)
 /// Returns the location of this rank's memory, for the others to read.
 SharedLocation ShmCommunicator::offer(const void* data, int64_t bytes) const {
   collapse_into_huge_pages(data, bytes);
-  return find_shared(data, bytes);
+  return shared_location_of(data, bytes);
 }
 
 bool ShmCommunicator::everyone_shares(const CollectiveRecord& record) {
@@ -561,7 +561,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
   if (bytes > kShmStagedBytes) {
-    announce(work, rank() == root ? find_shared(data, bytes) : SharedLocation{});
+    announce(work, rank() == root ? shared_location_of(data, bytes) : SharedLocation{});
     const SharedLocation location = group_.announcement(root, work.record.sequence).in;
     if (location.is_shared()) {
       if (rank() != root) copy_from(root, location, data, bytes);
@@ -623,11 +623,11 @@ void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
   PeerSends& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
-  SharedLocation location = find_shared(work.in, payload_bytes(record));
+  SharedLocation location = shared_location_of(work.in, payload_bytes(record));
   if (!location.is_shared() && record.count > 0) {
     CommBuffer owned = spare_buffer(payload_bytes(record));
     copy_bytes(owned.data(), work.in, payload_bytes(record));
-    location = find_shared(owned.data(), payload_bytes(record));
+    location = shared_location_of(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
   box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, location};

@@ -44,7 +44,7 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
   if (rank_ == 0) control_ = allocate_shared_lasting(control_bytes());
   staging_ = allocate_shared_lasting(2 * kHalfBytes);
   const auto place_of = [](const CommBuffer& buffer) {
-    return location_text(find_shared(buffer.data(), buffer.bytes()));
+    return location_text(shared_location_of(buffer.data(), buffer.bytes()));
   };
   const std::string own = rank_ == 0 ? place_of(control_) : "";
   const auto controls = rendezvous.all_gather_text("shm/" + name, own, members_);
@@ -61,7 +61,7 @@ int64_t ShmGroup::control_bytes() const {
          size() * size() * static_cast<int64_t>(sizeof(ShmMailbox));
 }
 
-ShmGroup::MemberBoard& ShmGroup::part(int rank) {
+ShmGroup::MemberBoard& ShmGroup::board_of(int rank) {
   return reinterpret_cast<MemberBoard*>(common_)[rank];
 }
 
@@ -72,7 +72,7 @@ ShmMailbox& ShmGroup::mailbox(int from, int to) {
 }
 
 ShmAnnouncement& ShmGroup::announcement(int rank, int64_t sequence) {
-  return part(rank).announcements[static_cast<size_t>(sequence & 1)];
+  return board_of(rank).announcements[static_cast<size_t>(sequence & 1)];
 }
 
 bool ShmGroup::is_lost(int peer) const {
@@ -119,20 +119,20 @@ ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int 
 
 ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout) {
   const uint32_t target = ++barriers_;
-  part(rank_).progress.raise_to(target);
+  board_of(rank_).progress.raise_to(target);
   const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
-    const WaitResult verdict =
-        wait_until(part(peer).progress, target, deadline, [this] { return is_any_member_lost(); });
+    const WaitResult verdict = wait_until(board_of(peer).progress, target, deadline,
+                                          [this] { return is_any_member_lost(); });
     if (verdict != WaitResult::kReached) return verdict;
   }
   return WaitResult::kReached;
 }
 
 void ShmGroup::leave(MemberState state) noexcept {
-  part(rank_).state.store(static_cast<uint32_t>(state), std::memory_order_release);
-  part(rank_).progress.wake_all();
+  board_of(rank_).state.store(static_cast<uint32_t>(state), std::memory_order_release);
+  board_of(rank_).progress.wake_all();
   for (int peer = 0; peer < size(); ++peer) {
     mailbox(rank_, peer).sent.wake_all();
     mailbox(peer, rank_).taken.wake_all();

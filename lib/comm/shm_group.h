@@ -87,7 +87,7 @@ class ShmGroup {
   };
 
   int64_t control_bytes() const;
-  MemberBoard& part(int rank);
+  MemberBoard& board_of(int rank);
   bool is_lost(int peer) const;
   bool is_any_member_lost() const;
   template <typename Lost>

@@ -8,6 +8,7 @@
 namespace ftrun {
 
 /// Returns the job's store under a prefix of its own.
-c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std::string& prefix);
+c10::intrusive_ptr<c10d::Store> store_with_prefix(Rendezvous& rendezvous,
+                                                  const std::string& prefix);
 
 }  // namespace ftrun

@@ -24,9 +24,9 @@ inline constexpr std::chrono::milliseconds kSilentTimeout{500};
 /// The time limit while the previous answer is still missing.
 inline constexpr std::chrono::milliseconds kStuckTimeout{50};
 
-/// StoreSilent says that the server did not answer in time. It may answer again later.
-struct StoreSilent : std::runtime_error {
-  StoreSilent() : std::runtime_error("the store does not answer") {}
+/// StoreTimeoutError is thrown if the server does not answer in time. It may answer again later.
+struct StoreTimeoutError : std::runtime_error {
+  StoreTimeoutError() : std::runtime_error("the store does not answer") {}
 };
 
 /// StoreConnection is one client of the store, with the thread that waits for its answers.
@@ -38,15 +38,15 @@ struct StoreConnection {
   bool is_prompt;
   std::atomic<bool> is_silent = false;
 
-  /// Returns the result of `operation` on the store; throws StoreSilent if the server does not
-  /// answer within the limit.
+  /// Returns the result of `operation` on the store; throws StoreTimeoutError if the server does
+  /// not answer within the limit.
   template <typename Operation>
   auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
-    if (is_stuck()) throw StoreSilent();
+    if (is_stuck()) throw StoreTimeoutError();
     if (is_prompt && is_silent) limit = std::min(limit, kSilentTimeout);
     auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
     is_silent = !result;
-    if (!result) throw StoreSilent();
+    if (!result) throw StoreTimeoutError();
     return std::move(*result);
   }
   /// Returns whether the previous answer is still missing.

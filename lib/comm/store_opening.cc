@@ -15,13 +15,13 @@
 #include "base/log.h"
 #include "base/loopback.h"
 #include "base/text.h"
-#include "comm/agent_start.h"
 #include "comm/job_store.h"
 #include "comm/listen_socket.h"
 #include "comm/open_files.h"
 #include "comm/store_connection.h"
 #include "comm/store_protocol.h"
 #include "comm/store_worker.h"
+#include "comm/torchrun_start.h"
 
 namespace ftrun {
 namespace {
@@ -39,9 +39,9 @@ void warn_if_unreachable(const RendezvousOptions& options) {
                     human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
                     "\n  remedy: ", remedy));
   };
-  if (const auto why = unknown_host(options.address)) return warn(*why, kNameRankZero);
+  if (const auto why = why_unresolved(options.address)) return warn(*why, kMasterAddrRemedy);
   if (is_loopback(options.address)) check_loopback();
-  if (const auto why = missing_route(options.address))
+  if (const auto why = why_unreachable(options.address))
     warn(*why,
          "bring up this machine's network, or set MASTER_ADDR to an address that is reachable from "
          "here");
@@ -54,9 +54,9 @@ std::string address_text(const RendezvousOptions& options, int port) {
 [[noreturn]] void throw_unreachable(const RendezvousOptions& options, int port,
                                     const std::string& last) {
   std::string why = last;
-  if (const auto unknown = unknown_host(options.address)) why = *unknown;
+  if (const auto reason = why_unresolved(options.address)) why = *reason;
   const std::string by_file =
-      options.token.empty() && !options.has_agent_store
+      options.token.empty() && !options.has_torchrun_store
           ? cat("check that all ranks see ", options.rendezvous_file,
                 " and that no earlier start has left it there, or give all the same FTRUN_TOKEN; ")
           : "";
@@ -70,7 +70,7 @@ std::string address_text(const RendezvousOptions& options, int port) {
 }
 
 /// Connects to the store that torchrun's agent serves.
-StorePtr agent_store(const RendezvousOptions& options) {
+StorePtr torchrun_store(const RendezvousOptions& options) {
   c10d::TCPStoreOptions settings;
   settings.port = static_cast<uint16_t>(options.port);
   settings.waitWorkers = false;
@@ -97,7 +97,7 @@ int port_of_token(const std::string& token) {
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
 }
 
-/// Makes the function that finds the store's place at each try.
+/// Makes the function that finds the store's address at each try.
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
@@ -188,7 +188,7 @@ StoreClients serve_store(const RendezvousOptions& options) {
     const bool by_token = !options.token.empty() && options.port == 0;
     socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
   }
-  check_open_files(options.world_size);
+  check_open_file_limit(options.world_size);
   StoreClients clients;
   std::string token = options.token;
   if (token.empty()) {
@@ -225,9 +225,9 @@ StoreClients find_store(const RendezvousOptions& options, OpeningReason& reason)
 }
 
 /// Joins the ranks of this start, and no others, in the store of torchrun's agent.
-StoreClients join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
+StoreClients join_torchrun_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
-  const StorePtr main = agent_store(options);
+  const StorePtr main = torchrun_store(options);
   reason.set("not all ranks of this start have registered in torchrun's store");
   StoreWorker worker;
   const auto agree = [main, options] {
@@ -245,8 +245,8 @@ StoreClients join_agent_store(const RendezvousOptions& options, OpeningReason& r
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
   return {prefixed(main),
-          prefixed(agent_store(options)),
-          [=]() -> StorePtr { return prefixed(agent_store(options)); },
+          prefixed(torchrun_store(options)),
+          [=]() -> StorePtr { return prefixed(torchrun_store(options)); },
           nullptr,
           start->launch,
           {}};
@@ -264,11 +264,11 @@ StoreClients connect_to_store(const RendezvousOptions& options) {
                human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
   });
   StoreClients clients;
-  if (options.has_agent_store) clients = join_agent_store(options, reason);
+  if (options.has_torchrun_store) clients = join_torchrun_store(options, reason);
   if (options.world_size == 1) {
     clients.main = clients.control = c10::make_intrusive<c10d::HashStore>();
     clients.connect_again = [store = clients.main] { return store; };
-  } else if (!options.has_agent_store) {
+  } else if (!options.has_torchrun_store) {
     require(!options.token.empty() || !options.rendezvous_file.empty(),
             "ranks meet by a token or a file");
     clients = options.rank == 0 ? serve_store(options) : find_store(options, reason);

@@ -19,7 +19,7 @@ struct StoreClients {
   std::function<c10::intrusive_ptr<c10d::Store>()> connect_again;
   /// The rendezvous file of rank 0, until all have met.
   std::unique_ptr<RendezvousFile> rendezvous_file;
-  std::optional<AgentLaunch> agent;
+  std::optional<TorchrunLaunch> torchrun_launch;
   std::shared_ptr<const StoreServer> server;
 };
 

@@ -38,17 +38,18 @@ StoreMember member_from(std::string_view bytes) {
           .job = ""};
 }
 
-StoreVerdict compare_members(std::string_view served, std::string_view joining) {
+StoreAdmission compare_members(std::string_view served, std::string_view joining) {
   const StoreMember own = member_from(served), other = member_from(joining);
   const auto job = [](std::string_view bytes) {
     return bytes.substr(kMemberBytes - sizeof(Digest), sizeof(Digest));
   };
-  if (job(served) != job(joining)) return StoreVerdict::kOtherJob;
+  if (job(served) != job(joining)) return StoreAdmission::kOtherJob;
   if (other.attempt != own.attempt)
-    return other.attempt < own.attempt ? StoreVerdict::kEarlierStart : StoreVerdict::kLaterStart;
+    return other.attempt < own.attempt ? StoreAdmission::kEarlierStart
+                                       : StoreAdmission::kLaterStart;
   return other.world_size != own.world_size || other.rank >= own.world_size
-             ? StoreVerdict::kOtherWorld
-             : StoreVerdict::kAdmitted;
+             ? StoreAdmission::kOtherWorld
+             : StoreAdmission::kAdmitted;
 }
 
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
@@ -57,7 +58,7 @@ std::string client_proof(std::string_view token, std::string_view server, std::s
 }
 
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
-                         StoreVerdict verdict, std::string_view member) {
+                         StoreAdmission verdict, std::string_view member) {
   const char byte = static_cast<char>(verdict);
   return proof(token, {"server", client, server, std::string_view(&byte, 1), member});
 }

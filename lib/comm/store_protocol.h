@@ -15,7 +15,7 @@ namespace ftrun {
 //   server   "ftrun-store-2\n", a random challenge of 32 bytes
 //   client   a random challenge of 32 bytes, who it is (StoreMember, 60 bytes),
 //            HMAC-SHA256(token, "client" + server's challenge + all of the client's before it)
-//   server   StoreVerdict (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's +
+// server   StoreAdmission (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's +
 //            server's challenge + the two); zeros where the client's proof is wrong. It closes the
 //            connection unless the verdict is kAdmitted
 //   client   requests: u32 bytes, then StoreOperation (u8), u64 milliseconds to wait,
@@ -64,9 +64,9 @@ struct StoreMember {
   std::string job;
 };
 
-/// StoreVerdict is the server's decision about a client that knows the token: each rank is admitted
-/// once per start, as one process.
-enum class StoreVerdict : uint8_t {
+/// StoreAdmission is the server's decision about a client that knows the token: each rank is
+/// admitted once per start, as one process.
+enum class StoreAdmission : uint8_t {
   kAdmitted = 1,
   kOtherJob,
   kOtherWorld,
@@ -79,7 +79,7 @@ enum class StoreVerdict : uint8_t {
 std::string member_bytes(const StoreMember& member);
 /// Compares the member that serves with a client that wants to join: returns the difference, or
 /// kAdmitted if there is none.
-StoreVerdict compare_members(std::string_view served, std::string_view joining);
+StoreAdmission compare_members(std::string_view served, std::string_view joining);
 /// Decodes a member; `job` stays empty, because only its hash was sent.
 StoreMember member_from(std::string_view bytes);
 
@@ -88,7 +88,7 @@ StoreMember member_from(std::string_view bytes);
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member);
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
-                         StoreVerdict verdict, std::string_view member);
+                         StoreAdmission verdict, std::string_view member);
 
 /// Appends a field, preceded by its length.
 void append_field(std::string& bytes, std::string_view field);

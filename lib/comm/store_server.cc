@@ -192,7 +192,7 @@ struct StoreServer::Loop {
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
-  StoreVerdict admit_member(std::string_view member);
+  StoreAdmission admit_member(std::string_view member);
   std::optional<StoreRequest> parse(std::string_view body) const;
   void start(Peer& peer, StoreRequest request);
   StoreRequest stop_waiting(Peer& peer);
@@ -453,10 +453,10 @@ bool StoreServer::Loop::admit(Peer& peer) {
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
     return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.members) return false;
-  const StoreVerdict verdict = admit_member(member);
+  const StoreAdmission verdict = admit_member(member);
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));
-  if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
+  if (verdict != StoreAdmission::kAdmitted) return refuse(reply);
   peer.is_member = true;
   members.splice(members.end(), unauthenticated, peer.position);
   ++owner.admitted_;
@@ -466,12 +466,12 @@ bool StoreServer::Loop::admit(Peer& peer) {
 }
 
 /// Admits or refuses a client that knows the token.
-StoreVerdict StoreServer::Loop::admit_member(std::string_view member) {
-  const StoreVerdict verdict = compare_members(own, member);
-  if (verdict != StoreVerdict::kAdmitted) return verdict;
+StoreAdmission StoreServer::Loop::admit_member(std::string_view member) {
+  const StoreAdmission verdict = compare_members(own, member);
+  if (verdict != StoreAdmission::kAdmitted) return verdict;
   const StoreMember joining = member_from(member);
   const auto [known, is_new] = instances.emplace(joining.rank, joining.instance);
-  return is_new || known->second == joining.instance ? verdict : StoreVerdict::kSecondProcess;
+  return is_new || known->second == joining.instance ? verdict : StoreAdmission::kSecondProcess;
 }
 
 std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) const {

@@ -253,7 +253,7 @@ class Sources {
     std::error_code error;
     if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return name.text;
     try {
-      const FoundFolder found = find_adapter_folder(name.text);
+      const ResolvedFolder found = find_adapter_folder(name.text);
       if (!found.commit.empty())
         name.text = cat(parse_hub_name(name.text)->repository, "@", found.commit);
       return found.folder;

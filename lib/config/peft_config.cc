@@ -28,7 +28,7 @@ Json list_or_null(const std::vector<T>& values) {
 /// Returns modules as an expression or as names. all-linear is written as the names of its modules,
 /// because servers can read these.
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
-                  const PeftModel& model) {
+                  const PeftBaseModel& model) {
   if (!expression.empty()) return expression;
   return list_or_null(names.size() == 1 && names[0] == kAllLinear ? model.linear : names);
 }
@@ -42,7 +42,7 @@ std::string expression_of(const std::vector<std::string>& names) {
 }
 
 /// Returns exclude_modules, including the parts of the model that do not train.
-Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
+Json excluded_modules(const AdapterConfig& adapter, const PeftBaseModel& model) {
   if (model.non_decoder_pattern.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   return exclusion_with_non_decoder(adapter, model);
@@ -56,7 +56,7 @@ Json pattern_json(const std::vector<std::string>& expressions, const std::vector
   return map;
 }
 
-std::vector<std::string> saved_modules(std::vector<std::string> names, const PeftModel& model) {
+std::vector<std::string> saved_modules(std::vector<std::string> names, const PeftBaseModel& model) {
   const auto has = [&](const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -81,7 +81,7 @@ BaseModelName base_model_name(const std::string& path) {
   return {name->repository, name->revision};
 }
 
-std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model) {
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftBaseModel& model) {
   const Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   if (own.is_null()) return model.non_decoder_pattern;
   const std::string expression =
@@ -91,7 +91,7 @@ std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftM
   return cat("(?:", expression, ")|(?:", model.non_decoder_pattern, ")");
 }
 
-std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
+std::string peft_config(const AdapterConfig& adapter, const PeftBaseModel& model) {
   const BaseModelName& base = model.name;
   Json json;
   json["peft_type"] = "LORA";

@@ -16,9 +16,9 @@ struct BaseModelName {
 /// Reads `path` as a Hub name with a revision, unless a folder of this name exists.
 BaseModelName base_model_name(const std::string& path);
 
-/// PeftModel holds the facts about the base model that PEFT's file records in addition to the
+/// PeftBaseModel holds the facts about the base model that PEFT's file records in addition to the
 /// adapter.
-struct PeftModel {
+struct PeftBaseModel {
   BaseModelName name;
   /// The modules that "all-linear" means.
   std::vector<std::string> linear;
@@ -37,11 +37,11 @@ struct PeftModel {
 };
 
 /// Makes the expression of exclude_modules that matches what the adapter excludes and the parts
-/// that do not train. The model must have such parts (PeftModel::non_decoder_pattern).
-std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model);
+/// that do not train. The model must have such parts (PeftBaseModel::non_decoder_pattern).
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftBaseModel& model);
 
 /// Returns the text of PEFT's adapter_config.json, which desugar_adapter() reads.
-std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
+std::string peft_config(const AdapterConfig& adapter, const PeftBaseModel& model);
 
 /// Formats the section as JSON; "none" if nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);

@@ -13,16 +13,16 @@ std::string to_text(const Position& at) {
 }
 
 std::string to_text(const Problem& problem) {
-  const std::string place = to_text(problem.at);
+  const std::string position = to_text(problem.at);
   const char* kind = problem.severity == Severity::kError ? "error: " : "notice: ";
-  std::string out = (place.empty() ? "config: " : place + ": ") + kind + problem.message;
+  std::string out = (position.empty() ? "config: " : position + ": ") + kind + problem.message;
   if (!problem.remedy.empty()) out += "\n  remedy: " + problem.remedy;
   return out;
 }
 
 std::string to_text(const UnsupportedRequest& request) {
-  const std::string place = to_text(request.at);
-  return cat(place.empty() ? "config" : place, ": not supported yet: ", request.feature, " (",
+  const std::string position = to_text(request.at);
+  return cat(position.empty() ? "config" : position, ": not supported yet: ", request.feature, " (",
              request.key, ")");
 }
 

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Position is a place in a config: a file with 1-based line and column, or (line 0) a command-line
-/// override.
+/// Position says where a config is written: a file with 1-based line and column, or (line 0) a
+/// command-line override.
 struct Position {
   std::string file;
   int line = 0;

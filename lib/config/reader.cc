@@ -226,7 +226,7 @@ class TreeReader {
   }
 
   void apply_treatment(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
-    if (field.treatment == KeyTreatment::kImplement) return;
+    if (field.treatment == KeyTreatment::kApply) return;
     const bool changed = field.type == FieldType::kAnyValue || !is_inactive(field, value);
     if (field.treatment == KeyTreatment::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);

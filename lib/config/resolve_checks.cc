@@ -16,8 +16,8 @@ namespace {
 /// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
 /// cfg.yaml:3:17)".
 std::string other_position_text(const ResolveState& r, const std::string& path) {
-  const std::string place = to_text(r.config.origins.position(path));
-  return place.empty() ? "" : cat(" (", path, " at ", place, ")");
+  const std::string position = to_text(r.config.origins.position(path));
+  return position.empty() ? "" : cat(" (", path, " at ", position, ")");
 }
 
 void check_loss_scale(ResolveState& r) {
@@ -273,10 +273,11 @@ void check_paths(ResolveState& r) {
 
 void check_optimizer(ResolveState& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
-  const auto fault_of = optimizer_of(optimizer.type).fault;
-  const std::optional<OptimizerFault> fault =
-      fault_of == nullptr ? std::nullopt : fault_of(optimizer);
-  if (fault) r.error(cat("optimizer.params.", fault->parameter), fault->message, fault->remedy);
+  const auto conflict_of = optimizer_of(optimizer.type).conflict;
+  const std::optional<ParameterConflict> conflict =
+      conflict_of == nullptr ? std::nullopt : conflict_of(optimizer);
+  if (conflict)
+    r.error(cat("optimizer.params.", conflict->parameter), conflict->message, conflict->remedy);
 }
 
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run

@@ -36,7 +36,7 @@ using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<
 
 /// KeyTreatment describes how ftrun treats a key that DeepSpeed has.
 enum class KeyTreatment {
-  kImplement,
+  kApply,                // the key has its effect
   kNotice,               // checked, then ignored; reported if it differs from the default
   kRefuse,               // a feature ftrun does not have
   kRefuseUnlessDefault,  // the same, but only if the value differs from the default
@@ -57,9 +57,9 @@ enum class OnResume {
   kPartOfOtherKey,
 };
 
-/// NumberWord is a word that means a number or, with a remedy, something that a single key cannot
-/// express.
-struct NumberWord {
+/// WordForNumber is a word that means a number or, with a remedy, something that a single key
+/// cannot express.
+struct WordForNumber {
   std::string word;
   int64_t value = 0;
   std::string remedy;
@@ -84,7 +84,7 @@ struct AlternativeForms {
   bool allows_named_lists = false;  // a map of names to lists (config/desugar.cc)
   bool allows_weights = false;      // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.
-  std::vector<NumberWord> words;
+  std::vector<WordForNumber> words;
   /// Synonyms of a choice (kChoice): other words in lower case, compared as the choices are, each
   /// with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
@@ -101,7 +101,7 @@ struct Field {
   std::string doc;
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  KeyTreatment treatment = KeyTreatment::kImplement;
+  KeyTreatment treatment = KeyTreatment::kApply;
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
@@ -136,7 +136,7 @@ struct Field {
   Field& notice(const char* reason = "") {
     return why = reason, treatment = KeyTreatment::kNotice, *this;
   }
-  Field& implemented() { return treatment = KeyTreatment::kImplement, *this; }
+  Field& implemented() { return treatment = KeyTreatment::kApply, *this; }
   Field& refuse() { return treatment = KeyTreatment::kRefuse, *this; }
   Field& refuse_unless_default() { return treatment = KeyTreatment::kRefuseUnlessDefault, *this; }
   Field& refuse_above(double largest) {
@@ -168,7 +168,7 @@ struct Section {
   std::string path;
   std::string doc;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  KeyTreatment treatment = KeyTreatment::kImplement;
+  KeyTreatment treatment = KeyTreatment::kApply;
   bool nullable = false;
   /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognized
   /// but not read.

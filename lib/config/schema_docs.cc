@@ -46,7 +46,7 @@ A config file is JSON (comments and trailing commas are allowed) or YAML.
 * The launcher gives the number of ranks, else `--nproc`, else the product of the degrees in
   `parallel` (if `parallel.data` is a number), else the three batch keys. Otherwise it is 1.
 
-`ftrun check --config FILE` reports every problem of a config with its place, and uses no device.
+`ftrun check --config FILE` reports every problem of a config with its position, and uses no device.
 A run writes the whole config, with every default, to `config.yaml` in the run folder.
 
 The column *does* shows what ftrun does with a key:
@@ -62,7 +62,7 @@ The column *does* shows what ftrun does with a key:
 
 std::vector<std::string> accepted_words(const Field& field) {
   std::vector<std::string> words;
-  for (const NumberWord& word : field.forms.words)
+  for (const WordForNumber& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words;
 }
@@ -119,7 +119,7 @@ std::string default_text(const Field& field) {
 
 const char* treatment_text(KeyTreatment treatment) {
   switch (treatment) {
-    case KeyTreatment::kImplement:
+    case KeyTreatment::kApply:
       return "yes";
     case KeyTreatment::kNotice:
       return "ignored";

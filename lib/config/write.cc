@@ -93,8 +93,8 @@ bool suits_type(const Field& field, const Config& config) {
 std::string source_text(const Field& field, const FieldValue& value, const Origins& origins) {
   const Origin* origin = origins.find(field.path());
   if (origin == nullptr) return value != field.default_value ? "derived" : "";
-  const std::string place = on_one_line(to_text(origin->at));
-  return origin->is_auto ? cat("auto at ", place) : place;
+  const std::string position = on_one_line(to_text(origin->at));
+  return origin->is_auto ? cat("auto at ", position) : position;
 }
 
 /// SectionWriter writes the keys that have a line, one section after another.

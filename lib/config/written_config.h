@@ -14,7 +14,7 @@ namespace ftrun {
 /// value is decided.
 class WrittenConfig {
  public:
-  /// The places where keys and sections are written, including keys that are "auto".
+  /// The positions where keys and sections are written, including keys that are "auto".
   Origins origins;
   /// The commit of a model that was found by its name on the Hub, once it is known; not a key.
   std::string model_commit;

@@ -211,14 +211,14 @@ ConfigNode read_yaml(const std::string& file, const std::string& text, Problems&
   return {};
 }
 
-ConfigNode read_yaml_value(const std::string& place, const std::string& text, Problems& problems) {
+ConfigNode read_yaml_value(const std::string& source, const std::string& text, Problems& problems) {
   const bool flow =
       !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
-  if (!flow) return scalar_node({place, 0, 0}, text);
+  if (!flow) return scalar_node({source, 0, 0}, text);
   Problems found;
-  ConfigNode node = read_yaml(place, text, found);
-  for (const Problem& p : found.all()) problems.error({place, 0, 0}, p.message);
-  set_positions(node, {place, 0, 0});
+  ConfigNode node = read_yaml(source, text, found);
+  for (const Problem& p : found.all()) problems.error({source, 0, 0}, p.message);
+  set_positions(node, {source, 0, 0});
   return node;
 }
 

@@ -12,6 +12,6 @@ namespace ftrun {
 ConfigNode read_yaml(const std::string& file, const std::string& text, Problems& problems);
 
 /// Reads the value of an override: a scalar or a list or map in YAML's flow style.
-ConfigNode read_yaml_value(const std::string& place, const std::string& text, Problems& problems);
+ConfigNode read_yaml_value(const std::string& source, const std::string& text, Problems& problems);
 
 }  // namespace ftrun

@@ -14,14 +14,14 @@ struct Batch {
   /// does not count.
   std::vector<int32_t> labels;
   /// The index of each position in its document (or in the piece of a split document), for rotary
-  /// embeddings: 0 ... T-1 in a whole row of the concat packing. 0 in padding.
+  /// embeddings: 0 ... T-1 in a sequence of the concat packing. 0 in padding.
   std::vector<int32_t> positions;
-  /// The index in the row of the first position to which each position may attend: 0 in the concat
-  /// packing, the document's first position otherwise. A padding position may attend only to
+  /// The index in the sequence of the first position to which each position may attend: 0 in the
+  /// concat packing, the document's first position otherwise. A padding position may attend only to
   /// itself.
   std::vector<int32_t> starts;
   /// The index of the micro-batch's first position among all positions of the step's global batch,
-  /// row after row, without the rows' padding. It is the same in every step.
+  /// sequence after sequence, without their padding. It is the same in every step.
   int64_t first_token = 0;
   /// The number of labels of this micro-batch on this rank that count.
   int64_t counted_tokens = 0;

@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// DataReport holds the findings of reading a whole data set.
 struct DataReport {
-  /// Complete sentences that name file and place: the first 20, then the number of further ones.
+  /// Complete sentences that name file and position: the first 20, then the number of further ones.
   std::vector<std::string> problems;
   /// Says whether the problems themselves say what to do about them.
   bool has_remedy = false;

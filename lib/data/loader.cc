@@ -88,7 +88,7 @@ void Loader::Work::run() {
   }
 }
 
-Loader::Fetched Loader::next() {
+Loader::FetchedBatch Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(work_->mutex);
   require(!work_->stop, "next() is called before shutdown()");

@@ -49,13 +49,13 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  struct Fetched {
+  struct FetchedBatch {
     /// The batch, valid until the next call of next() or shutdown().
     const StepBatch& batch;
     double wait_seconds;
   };
   /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
-  Fetched next();
+  FetchedBatch next();
   /// Returns the step whose data next() will return.
   int64_t next_step() const { return options_.first_step + taken_steps_; }
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for

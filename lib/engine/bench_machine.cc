@@ -24,6 +24,7 @@
 #include "base/limit_remedies.h"
 #include "base/median.h"
 #include "base/round_up.h"
+#include "base/text.h"
 #include "comm/listen_socket.h"
 #include "engine/measure_collectives.h"
 #include "graph/cost.h"
@@ -38,9 +39,9 @@ namespace ftrun {
 namespace {
 
 double lower_quartile(std::vector<double> values) {
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
+  const auto quartile = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::nth_element(values.begin(), quartile, values.end());
+  return *quartile;
 }
 
 bool is_matmul(const Op& op) {
@@ -83,7 +84,10 @@ using AlignedMemory = std::unique_ptr<void, FreeDeleter>;
 
 AlignedMemory allocate(int64_t bytes) {
   AlignedMemory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
-  if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
+  if (memory == nullptr)
+    throw Error(ExitCode::kEnvironment,
+                cat("out of memory: the benchmark cannot allocate ", human_bytes(bytes)),
+                "close other programs, or give --quick, which measures smaller models");
   return memory;
 }
 

@@ -28,7 +28,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr int64_t kPlaceAlignment = 256;
+constexpr int64_t kValueAlignment = 256;
 /// Number of elements of the compared update; not a multiple of any vector length.
 constexpr int64_t kUpdated = 1003;
 
@@ -273,10 +273,10 @@ class GraphComparison {
     on_host_.dtypes.kernels = Kernels::kCpu;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
-    const std::vector<int64_t> places = places_of(on_host_), on_device = places_of(graph_);
-    host_memory_ = HostBlock(places.back(), "comparing kernels");
+    const std::vector<int64_t> offsets = offsets_of(on_host_), on_device = offsets_of(graph_);
+    host_memory_ = HostBlock(offsets.back(), "comparing kernels");
     for (size_t id = 0; id < on_host_.values.size(); ++id) {
-      host_storage_.push_back(host_memory_.data() + places[id]);
+      host_storage_.push_back(host_memory_.data() + offsets[id]);
       const Bytes content = first_content(on_host_.values[id], id);
       std::memcpy(host_storage_.back(), content.data(), content.size());
     }
@@ -293,12 +293,12 @@ class GraphComparison {
 
  private:
   /// Returns the byte offset of each value, and at the end the total number of bytes.
-  static std::vector<int64_t> places_of(const LayerGraph& graph) {
-    std::vector<int64_t> places{0};
+  static std::vector<int64_t> offsets_of(const LayerGraph& graph) {
+    std::vector<int64_t> offsets{0};
     for (const Value& value : graph.values)
-      places.push_back(places.back() +
-                       round_up(std::max<int64_t>(value.bytes(), 1), kPlaceAlignment));
-    return places;
+      offsets.push_back(offsets.back() +
+                        round_up(std::max<int64_t>(value.bytes(), 1), kValueAlignment));
+    return offsets;
   }
 
   /// Returns the operation with the scratch memory that it needs on the CPU.

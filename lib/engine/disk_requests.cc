@@ -23,13 +23,13 @@ std::vector<InstrId> early_disk_requests(const Program& program) {
 
 }  // namespace
 
-DiskRequests::DiskRequests(const Program& program, const RankMemory& memory)
+DiskRequestQueue::DiskRequestQueue(const Program& program, const RankMemory& memory)
     : program_(program),
       memory_(memory),
       early_(early_disk_requests(program)),
       tickets_(program.instrs.size()) {}
 
-void DiskRequests::start(size_t at) {
+void DiskRequestQueue::start(size_t at) {
   if (tickets_[at]) return;
   const Instr& instr = program_.instrs[at];
   const bool write = memory_.is_on_disk(program_, instr.writes[0]);
@@ -38,7 +38,7 @@ void DiskRequests::start(size_t at) {
   tickets_[at] = memory_.start_disk_request(program_, disk, memory_.at(program_, memory), write);
 }
 
-void DiskRequests::copy(const Instr& instr, const std::function<bool(InstrId)>& may_start) {
+void DiskRequestQueue::copy(const Instr& instr, const std::function<bool(InstrId)>& may_start) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start(at);
   const InstrId next = early_[at];
@@ -47,7 +47,7 @@ void DiskRequests::copy(const Instr& instr, const std::function<bool(InstrId)>& 
   memory_.swap()->wait(ticket);
 }
 
-void DiskRequests::drop() {
+void DiskRequestQueue::drop() {
   for (std::optional<SwapFile::Ticket>& ticket : tickets_) {
     if (!ticket) continue;
     try {

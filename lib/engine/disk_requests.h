@@ -10,12 +10,12 @@
 
 namespace ftrun {
 
-/// DiskRequests runs the copies of a program's disk lane. A copy may start while the previous one
-/// still runs (DiskRequest::starts_early), so that the disk stays busy.
-class DiskRequests {
+/// DiskRequestQueue runs the copies of a program's disk lane. A copy may start while the previous
+/// one still runs (DiskRequest::starts_early), so that the disk stays busy.
+class DiskRequestQueue {
  public:
   /// Borrows both arguments.
-  DiskRequests(const Program& program, const RankMemory& memory);
+  DiskRequestQueue(const Program& program, const RankMemory& memory);
 
   /// Copies to or from the disk. Also starts the next request of the lane if it starts early and
   /// `may_start` returns true for it. All earlier work of the lane is over, so at most two requests

@@ -59,7 +59,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       phases_(program),
       lanes_(
           program, [this](const Instr& instr) { time_instr(instr); },
-          [all = communicators.distinct()] {
+          [all = communicators.distinct_communicators()] {
             for (Communicator* communicator : all)
               communicator->abort("a lane of this rank failed");
           },

@@ -76,9 +76,10 @@ class Executor {
   };
 
   // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
-  // run_step() or run_forward() calls run_program(); that starts all lanes (Lanes::run_once()), or
-  // run_captured(), which replays captured graphs; a lane calls time_instr() for each of its
-  // instructions, which calls run_instr(), which calls the function of the instruction's kind.
+  // run_step() or run_forward() calls run_program(); that starts all lanes
+  // (LaneThreads::run_once()), or run_captured(), which replays captured graphs; a lane calls
+  // time_instr() for each of its instructions, which calls run_instr(), which calls the function of
+  // the instruction's kind.
 
   /// Runs a training step. With a probe it looks for a value that is not finite, and updates
   /// nothing.
@@ -155,7 +156,7 @@ class Executor {
   /// The inputs with which the program was captured; nothing if it is not.
   std::optional<CapturedInputs> captured_;
   PhaseClock phases_;
-  Lanes lanes_;
+  LaneThreads lanes_;
 };
 
 }  // namespace ftrun

@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// Makes a row that begins with the tokens. The rest is filled with token 0, which does not affect
-/// them, because attention is causal.
-Batch row_of(std::span<const int32_t> tokens, int64_t sequence_length) {
+/// Makes a sequence that begins with the tokens. The rest is filled with token 0, which does not
+/// affect them, because attention is causal.
+Batch sequence_of(std::span<const int32_t> tokens, int64_t sequence_length) {
   Batch batch;
   const auto size = static_cast<size_t>(sequence_length);
   batch.tokens.assign(size, 0);
@@ -68,7 +68,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   for (int64_t i = 0; i < options.tokens && !(options.should_stop && options.should_stop()); ++i) {
     const auto used =
         static_cast<size_t>(std::min<int64_t>(sequence_length, static_cast<int64_t>(all.size())));
-    const Batch batch = row_of({all.data() + all.size() - used, used}, sequence_length);
+    const Batch batch = sequence_of({all.data() + all.size() - used, used}, sequence_length);
     ForwardRun run;
     run.micro_batches = {&batch, 1};
     executor.run_forward(run);

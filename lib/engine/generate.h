@@ -26,10 +26,10 @@ struct GenerateOptions {
   std::function<bool()> should_stop;
 };
 
-/// Continues `prompt` with a logits program (plan_logits) and the executor that runs it: each new
-/// token is one forward pass over the last tokens that fit the row. Returns the new ids; logits
-/// that are not finite end the text. Ranks that compute together pass `group`. One of them chooses
-/// for all, because CPUs of different types may round differently.
+/// Continues `prompt` with a generation program (plan_generation) and the executor that runs it:
+/// each new token is one forward pass over the last tokens that fit a sequence. Returns the new
+/// ids; logits that are not finite end the text. Ranks that compute together pass `group`. One of
+/// them chooses for all, because CPUs of different types may round differently.
 std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);

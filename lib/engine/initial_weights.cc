@@ -33,8 +33,8 @@ uint64_t key_of(std::string_view name, uint64_t seed) {
 
 /// Returns the standard normal number of an element (Box-Muller transform of two hashes of its
 /// position).
-double normal(uint64_t key, int64_t place) {
-  const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
+double normal(uint64_t key, int64_t position) {
+  const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(position));
   return std::sqrt(-2 * std::log(1 - to_unit_interval(bits))) *
          std::cos(2 * std::numbers::pi * to_unit_interval(splitmix64(bits)));
 }

@@ -53,8 +53,8 @@ class LaneDevice {
   /// Begins a run, before any lane starts. `scalars` is borrowed for the run. If the run is
   /// `traced`, an asynchronous device records when each instruction begins and ends.
   virtual void begin_run(const StepScalars& scalars, bool traced) = 0;
-  /// Begins an instruction, even one that is skipped; end_instr() ends it. Lanes ensures that the
-  /// instructions for which it waits have left their own lanes.
+  /// Begins an instruction, even one that is skipped; end_instr() ends it. LaneThreads ensures that
+  /// the instructions for which it waits have left their own lanes.
   virtual void begin_instr(const Instr& instr) = 0;
   virtual void end_instr(const Instr& instr) = 0;
   /// Returns whether the instructions for which `instr` waits have ended, not only started.

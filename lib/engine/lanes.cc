@@ -11,7 +11,8 @@
 
 namespace ftrun {
 
-Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher)
+LaneThreads::LaneThreads(const Program& program, Runner run, std::function<void()> on_abort,
+                         bool one_launcher)
     : program_(program),
       lanes_(static_cast<size_t>(lane_count(program))),
       run_(std::move(run)),
@@ -31,24 +32,24 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       workers.size(), [this, workers](size_t i) { serve(workers[i]); }, [this] { stop(); });
 }
 
-Lanes::~Lanes() {
+LaneThreads::~LaneThreads() {
   stop();
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Lanes::stop() {
+void LaneThreads::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
   wake_ready_waiters();
 }
 
-size_t Lanes::thread_of(Lane lane) const {
+size_t LaneThreads::thread_of(Lane lane) const {
   return static_cast<size_t>(one_launcher_ ? std::min(lane, Lane::kFirstGroup) : lane);
 }
 
 /// Plans the waits of each instruction. A lane runs in order, so waiting for an instruction means
 /// waiting until its lane has finished a certain number of instructions.
-void Lanes::plan(const Program& program) {
+void LaneThreads::plan(const Program& program) {
   ordinal_.resize(program.instrs.size());
   position_.resize(program.instrs.size());
   std::vector<size_t> length(lanes_, 0);
@@ -68,7 +69,8 @@ void Lanes::plan(const Program& program) {
 }
 
 template <typename IsOver>
-void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over) {
+void LaneThreads::wait_until(std::unique_lock<std::mutex>& lock, size_t worker,
+                             const IsOver& is_over) {
   if (is_over()) return;
   Waiter& self = waiters_[worker];
   self.is_over = std::cref(is_over);
@@ -76,7 +78,7 @@ void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const 
   self.is_over = nullptr;
 }
 
-void Lanes::run_once() {
+void LaneThreads::run_once() {
   {
     const std::lock_guard lock(mutex_);
     std::ranges::fill(done_, 0);
@@ -96,7 +98,7 @@ void Lanes::run_once() {
   if (error_) std::rethrow_exception(error_);
 }
 
-void Lanes::serve(size_t worker) {
+void LaneThreads::serve(size_t worker) {
   run_kernels_on_this_thread();
   for (;;) {
     {
@@ -111,7 +113,7 @@ void Lanes::serve(size_t worker) {
   }
 }
 
-void Lanes::run_instrs(size_t worker) {
+void LaneThreads::run_instrs(size_t worker) {
   try {
     for (const LaneInstr& instr : instrs_[worker]) {
       wait_for(instr);
@@ -131,30 +133,30 @@ void Lanes::run_instrs(size_t worker) {
 
 /// Returns whether `first_lane` and the lanes after it have done everything that instruction
 /// `instr` waits for.
-bool Lanes::done_before(const LaneInstr& instr, Lane first_lane) const {
+bool LaneThreads::done_before(const LaneInstr& instr, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < instr.after[lane]) return false;
   return true;
 }
 
-bool Lanes::is_ready(InstrId id) {
+bool LaneThreads::is_ready(InstrId id) {
   const auto& of_thread = instrs_[thread_of(program_.instr(id).lane)];
   const std::lock_guard lock(mutex_);
   return !error_ && done_before(of_thread[position_[static_cast<size_t>(id)]]);
 }
 
-bool Lanes::stages_done_before(const LaneInstr& instr) const {
+bool LaneThreads::stages_done_before(const LaneInstr& instr) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
                      [&](size_t lane) { return done_[lane] >= instr.after[lane]; });
 }
 
 /// Wakes the waiting threads whose condition holds. The caller holds the mutex.
-void Lanes::wake_ready_waiters() {
+void LaneThreads::wake_ready_waiters() {
   for (Waiter& waiter : waiters_)
     if (waiter.is_over && waiter.is_over()) waiter.woken.notify_one();
 }
 
-void Lanes::wait_for(const LaneInstr& instr) {
+void LaneThreads::wait_for(const LaneInstr& instr) {
   std::unique_lock lock(mutex_);
   const auto seconds_until = [&](const auto& done) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
@@ -171,7 +173,7 @@ void Lanes::wait_for(const LaneInstr& instr) {
   compute_waits_ = {stages, groups + rest};
 }
 
-void Lanes::fail(std::exception_ptr error) {
+void LaneThreads::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     if (error_) return;

@@ -12,30 +12,31 @@
 
 namespace ftrun {
 
-/// Lanes runs a program's instructions: compute on the calling thread, every other lane on its own
-/// thread, which lives as long as this object. If a GPU does the work, the threads only enqueue it
-/// in its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h
-/// does the rest). The lanes of groups then share a thread, so that collectives of several
-/// communicators are launched in program order on every rank, as NCCL requires.
-class Lanes {
+/// LaneThreads runs a program's instructions: compute on the calling thread, every other lane on
+/// its own thread, which lives as long as this object. If a GPU does the work, the threads only
+/// enqueue it in its streams, and an instruction is "done" here once that has happened
+/// (engine/gpu_device.h does the rest). The lanes of groups then share a thread, so that
+/// collectives of several communicators are launched in program order on every rank, as NCCL
+/// requires.
+class LaneThreads {
  public:
   using Runner = std::function<void(const Instr&)>;
 
   /// Calls `run` for each instruction, from the thread of its lane. When a lane has failed, calls
   /// `on_abort` once, to release other lanes that wait inside `run`. Throws Error(kEnvironment) if
   /// the system does not start all threads.
-  Lanes(const Program& program, Runner run, std::function<void()> on_abort,
-        bool one_launcher = false);
+  LaneThreads(const Program& program, Runner run, std::function<void()> on_abort,
+              bool one_launcher = false);
   /// Stops the threads. Must not be called while run_once() runs.
-  ~Lanes();
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
+  ~LaneThreads();
+  LaneThreads(const LaneThreads&) = delete;
+  LaneThreads& operator=(const LaneThreads&) = delete;
 
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
-  /// Returns whether everything that the instruction waits for is done. Only the lane that runs the
-  /// previous instruction may call it.
+  /// Returns whether everything that the instruction waits for is done. Call it only from the
+  /// thread of the instruction's own lane, while it runs an earlier instruction of that lane.
   bool is_ready(InstrId id);
 
   /// ComputeWaits holds the seconds that compute waited before the current instruction: for joint

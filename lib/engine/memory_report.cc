@@ -31,7 +31,7 @@ constexpr int64_t kHeapOfProcess = 512 << 10, kHeapOfGroup = 128 << 10;
 int64_t working_bytes(const TrainingSetup& setup) {
   const int64_t of_thread = kHeapOfThread + attention_tile_bytes(setup.model_config().head_size);
   int64_t bytes = kHeapOfProcess + kernel_threads() * of_thread;
-  for (const Communicator* group : setup.communicators().distinct())
+  for (const Communicator* group : setup.communicators().distinct_communicators())
     if (group->size() > 1) bytes += kHeapOfGroup + group->working_bytes();
   return bytes + staged_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
 }

@@ -59,7 +59,7 @@ std::vector<int> parse_core_list(std::string_view text) {
   return cores;
 }
 
-std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
+std::vector<int> cores_near_device(const std::string& bus_id, const std::filesystem::path& sysfs) {
   const std::filesystem::path nodes = sysfs / "devices/system/node";
   if (parse_core_list(read_line(nodes / "online")).size() < 2) return {};
   const int node =
@@ -68,9 +68,10 @@ std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::pa
   return parse_core_list(read_line(nodes / cat("node", node) / "cpulist"));
 }
 
-std::vector<int> bind_to_cores_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
+std::vector<int> bind_to_cores_near_device(const std::string& bus_id,
+                                           const std::filesystem::path& sysfs) {
   if (!may_run_on(parse_core_list(read_line(sysfs / "devices/system/cpu/online")))) return {};
-  const std::vector<int> near = cores_near(bus_id, sysfs);
+  const std::vector<int> near = cores_near_device(bus_id, sysfs);
   if (near.empty()) return {};
   cpu_set_t wanted;
   CPU_ZERO(&wanted);

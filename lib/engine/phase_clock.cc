@@ -8,7 +8,7 @@ void PhaseClock::begin() {
   current_ = &seconds_.before_layers_seconds;
 }
 
-void PhaseClock::record_instr(const Instr& instr, const Lanes::ComputeWaits& waits,
+void PhaseClock::record_instr(const Instr& instr, const LaneThreads::ComputeWaits& waits,
                               double seconds) {
   if (!is_on() || decided_) return;
   if (instr.kind == InstrKind::kDecide) {

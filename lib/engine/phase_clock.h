@@ -40,7 +40,7 @@ class PhaseClock {
 
   void begin();
   /// Adds an instruction of the compute lane that has run.
-  void record_instr(const Instr& instr, const Lanes::ComputeWaits& waits, double seconds);
+  void record_instr(const Instr& instr, const LaneThreads::ComputeWaits& waits, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:

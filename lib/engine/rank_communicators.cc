@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-std::vector<Communicator*> RankCommunicators::distinct() const {
+std::vector<Communicator*> RankCommunicators::distinct_communicators() const {
   std::vector<Communicator*> all = of_groups;
   for (Communicator* group : {host_world, host_model})
     if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
@@ -17,7 +17,7 @@ std::vector<Communicator*> RankCommunicators::distinct() const {
 
 Communicator& RankCommunicators::shared_memory_communicator() const {
   Communicator* largest = host_world;
-  for (Communicator* group : distinct())
+  for (Communicator* group : distinct_communicators())
     if (group->backend() == "shm" &&
         (largest->backend() != "shm" || group->size() > largest->size()))
       largest = group;

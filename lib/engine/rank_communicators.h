@@ -24,7 +24,7 @@ struct RankCommunicators {
 
   int rank() const { return host_world->rank(); }
   /// Returns all communicators, each once.
-  std::vector<Communicator*> distinct() const;
+  std::vector<Communicator*> distinct_communicators() const;
   /// Returns the communicator that allocates memory which ranks of the same machine can read: the
   /// largest one that uses shared memory.
   Communicator& shared_memory_communicator() const;

@@ -78,7 +78,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train_plan());
   evaluation_executor_ = executor_of(evaluation_plan());
-  if (plan().generation) text_executor_ = executor_of(text_plan());
+  if (plan().generation) generation_executor_ = executor_of(generation_plan());
   state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
@@ -95,7 +95,7 @@ std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
 
 void TrainingSetup::drop_captures() {
   for (Executor* executor :
-       {train_executor_.get(), evaluation_executor_.get(), text_executor_.get()})
+       {train_executor_.get(), evaluation_executor_.get(), generation_executor_.get()})
     if (executor != nullptr) executor->drop_captures();
 }
 

@@ -44,12 +44,12 @@ class TrainingSetup {
   const ProgramPlan& evaluation_plan() const { return model_.plan.evaluate; }
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
-  const ProgramPlan& text_plan() const { return model_.plan.generation.value(); }
+  const ProgramPlan& generation_plan() const { return model_.plan.generation.value(); }
   const StepPlan& plan() const { return model_.plan; }
   const RankCommunicators& communicators() const { return communicators_; }
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluation_executor() { return *evaluation_executor_; }
-  Executor& text_executor() { return *text_executor_; }
+  Executor& generation_executor() { return *generation_executor_; }
   /// Destroys the GPU's captured graphs of all programs. Call it before the communicators are
   /// closed or aborted, because a group may wait for graphs of its collectives without end.
   void drop_captures();
@@ -85,7 +85,7 @@ class TrainingSetup {
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluation_executor_;
   std::unique_ptr<ModelState> state_;
-  std::unique_ptr<Executor> text_executor_;
+  std::unique_ptr<Executor> generation_executor_;
 };
 
 }  // namespace ftrun

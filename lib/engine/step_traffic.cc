@@ -48,7 +48,7 @@ StepTraffic::StepTraffic(const TrainingSetup& setup)
 
 StepTraffic::TransportCounters StepTraffic::read_counters() const {
   TransportCounters now;
-  for (const Communicator* group : setup_.communicators().distinct()) {
+  for (const Communicator* group : setup_.communicators().distinct_communicators()) {
     const std::optional<int64_t> bytes = group->transported_bytes();
     now.measured_sent =
         bytes && now.measured_sent ? std::optional(*now.measured_sent + *bytes) : std::nullopt;

@@ -36,7 +36,7 @@ class StepTraffic {
   /// Begins a run of the training program, which end() ends.
   void begin();
   void end(bool finite);
-  const TrafficSums& sums() const { return sums_; }
+  const TrafficSums& traffic_sums() const { return sums_; }
 
  private:
   /// TransportCounters holds counters at one moment; the traffic of a run is a difference of two.

@@ -15,7 +15,7 @@ GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t sequence_le
       sequence_length_(sequence_length),
       statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
   require(tokens > 0 && sequence_length > 0 && tokens % sequence_length == 0,
-          "the tokens fill whole rows");
+          "the tokens fill whole sequences");
   graph_.name = std::move(name);
   graph_.dtypes = dtypes;
 }

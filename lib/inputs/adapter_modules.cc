@@ -47,7 +47,7 @@ std::string choice_text(const NonDecoderTarget& choice) {
 
 std::string remedy_text(const Config& config, const ModelConfig& model) {
   const AdapterConfig& adapter = config.adapter;
-  const PeftModel peft = peft_model("", model.family, model.multimodal, model.tied);
+  const PeftBaseModel peft = peft_model("", model.family, model.multimodal, model.tied);
   std::string text =
       cat("to make PEFT choose what ftrun trains, write exclude_modules: '",
           exclusion_with_non_decoder(adapter, peft), "' (the exported adapter has it)");

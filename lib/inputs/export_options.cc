@@ -89,8 +89,8 @@ DType exported_dtype(ExportDtype wanted, const ModelConfig& model) {
   return exported_dtype(wanted, model.dtype.value_or(DType::kF32));
 }
 
-PeftModel peft_model(const std::string& base, const std::string& family,
-                     const std::string& multimodal, bool tied) {
+PeftBaseModel peft_model(const std::string& base, const std::string& family,
+                         const std::string& multimodal, bool tied) {
   const TensorNames& names = tensor_names(family);
   return {.name = base_model_name(base),
           .linear = adaptable_names(names),
@@ -102,7 +102,7 @@ PeftModel peft_model(const std::string& base, const std::string& family,
           .non_decoder_pattern = std::string(multimodal.empty() ? "" : kNonDecoderPattern)};
 }
 
-void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
+void export_as_adapter(ExportOptions& options, const Config& config, const PeftBaseModel& model,
                        ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
   options.kept.clear();

@@ -26,12 +26,12 @@ DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
 
 /// Describes, for PEFT's file, a model that the config or the command calls `base`: its family, its
 /// multimodal class ("" for none), and whether it is tied.
-PeftModel peft_model(const std::string& base, const std::string& family,
-                     const std::string& multimodal, bool tied);
+PeftBaseModel peft_model(const std::string& base, const std::string& family,
+                         const std::string& multimodal, bool tied);
 
 /// Makes the options export only the adapter, in PEFT's layout: in fp32 unless `wanted` is another
 /// dtype.
-void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
+void export_as_adapter(ExportOptions& options, const Config& config, const PeftBaseModel& model,
                        ExportDtype wanted);
 
 /// Reads from an adapter's file how the base model was quantized while the adapter was trained.

@@ -34,9 +34,9 @@ struct TrainRequest {
   std::string config_yaml;
   std::string config_json;
   LaunchEnvironment launch;
-  /// The AgentLaunch::name of the torchrun that started the ranks, once they are connected; "" for
-  /// other launchers.
-  std::string agent;
+  /// The TorchrunLaunch::name of the torchrun that started the ranks, once they are connected; ""
+  /// for other launchers.
+  std::string torchrun_launch;
   ResumeRequest resume;
   /// The ranks that ftrun's own supervisor restarted.
   RanksOfStart ranks;

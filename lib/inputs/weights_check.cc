@@ -114,7 +114,7 @@ void check_model_weights(const ModelDescription& model, const ModelFolder& folde
 
 std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model,
                                                    const AdapterFolder& adapter) {
-  std::map<std::string, AdapterTensor> places;
+  std::map<std::string, AdapterTensor> found;
   std::vector<std::string> problems;
   std::set<std::string> known;
   const std::vector<AdapterTensor> all = adapter_tensors(model);
@@ -143,7 +143,7 @@ std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model
     } else if (!is_weight_dtype(stored->dtype)) {
       if (is_first)
         problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
-    } else if (const auto [first, added] = places.emplace(wanted.tensor, wanted);
+    } else if (const auto [first, added] = found.emplace(wanted.tensor, wanted);
                !added && !adapter.holds_equal(first->second.stored, wanted.stored)) {
       problems.push_back(
           cat(last_part(family.embedding), " and ", last_part(family.head),
@@ -159,7 +159,7 @@ std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model
                     tensor_problems_text(problems)),
                 "give the adapter's own base model as model.path and its own settings (adapter: "
                 "FOLDER takes them)");
-  return places;
+  return found;
 }
 
 void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,

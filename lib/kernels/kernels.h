@@ -95,8 +95,8 @@ struct FlatUpdate {
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
 /// Returns StepScalars::dropout_key of a step. The elements that dropout sets to 0 depend only on
-/// this key and on their place (kernels/dropout_mask.h), so backward computes the mask again, and
-/// every layout of the ranks has the same mask.
+/// this key and on their position (kernels/dropout_mask.h), so backward computes the mask again,
+/// and every layout of the ranks has the same mask.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with

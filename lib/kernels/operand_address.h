@@ -14,7 +14,8 @@ namespace ftrun {
 /// operands with it.
 inline void* operand_address(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
                              ValueId id, DType dtype) {
-  require(id >= 0 && static_cast<size_t>(id) < storage.size(), "operand has a place in storage");
+  require(id >= 0 && static_cast<size_t>(id) < storage.size(),
+          "the operand has an address in storage");
   const Value& value = graph.at(id);
   if (value.stored_dtype() != dtype)
     bug(cat(op_name(op.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()),

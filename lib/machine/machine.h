@@ -86,7 +86,7 @@ struct Machine {
   /// (SoftwareStack); ftrun recomputes only what backward reads.
   bool recomputes_whole_layers = false;
   /// The price of a device for an hour.
-  Price price;
+  DevicePrice price;
   /// The CPU that was measured, and when; "" where the machine was not measured.
   std::string cpu_model, measured_on;
 

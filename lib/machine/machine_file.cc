@@ -242,12 +242,12 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
                 "give memory instead, the main memory for each core");
   if (const ConfigNode* const price = top.find("price")) {
     std::string why;
-    const std::optional<Price> found = parse_price(price->text, why);
+    const std::optional<DevicePrice> found = parse_price(price->text, why);
     if (found && found->currency.empty())
       top.problem(price->at, cat("\"", price->text, "\" has no unit, such as USD/h"), "");
     else if (!found)
       top.problem(price->at, why, "");
-    machine.price = found.value_or(Price());
+    machine.price = found.value_or(DevicePrice());
   }
   machine.cpu_model = top.text("processor");
   machine.measured_on = top.text("measured");

@@ -21,23 +21,23 @@ bool is_hourly(std::string_view unit) {
 
 }  // namespace
 
-std::optional<Price> parse_price(std::string_view text, std::string& why) {
+std::optional<DevicePrice> parse_price(std::string_view text, std::string& why) {
   const auto [number, unit] = number_and_unit(text);
   if (!(number >= kMinPrice && number <= kHighestPrice))
     why = cat("\"", text, "\" is not a price of a device for an hour, such as 2.5 USD/h");
   else if (!unit.empty() && !is_hourly(unit))
     why = cat("\"", text, "\": the unit is money an hour, such as USD/h or EUR/h");
   else
-    return Price{number, std::string(unit.substr(0, unit.empty() ? 0 : kLettersOfCurrency))};
+    return DevicePrice{number, std::string(unit.substr(0, unit.empty() ? 0 : kLettersOfCurrency))};
   return std::nullopt;
 }
 
-std::string price_text(const Price& price) {
+std::string price_text(const DevicePrice& price) {
   return cat(format_number("%.5g", price.per_hour),
              price.currency.empty() ? "" : cat(" ", price.currency, "/h"));
 }
 
-std::string money_text(double amount, const Price& price) {
+std::string money_text(double amount, const DevicePrice& price) {
   return cat(fixed_text(amount, amount < 100 ? 2 : 0),
              price.currency.empty() ? "" : cat(" ", price.currency));
 }

@@ -23,7 +23,7 @@ std::vector<LinearLayer> block_linear_layers(const ModelConfig& c, const TensorS
     const int64_t group = q / c.kv_heads, stride = group + 2 * c.head_size;
     for (LinearLayer& linear : linear_layers) {
       if (linear.matrix != M::kQkv) continue;
-      linear.run = linear.projection == P::kQ ? group : c.head_size;
+      linear.rows_together = linear.projection == P::kQ ? group : c.head_size;
       linear.stride = stride;
     }
   }

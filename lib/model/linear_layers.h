@@ -28,9 +28,10 @@ struct LinearLayer {
   bool is_split_by_outputs;
   int copies;
   bool bias;
-  /// The rows of this linear layer in a file matrix that several linear layers share: `run`
-  /// neighboring rows, and again every `stride` rows. 0: all its rows are neighbors.
-  int64_t run = 0;
+  /// The rows of this linear layer in a file matrix that several linear layers share:
+  /// `rows_together` neighboring rows, and again every `stride` rows. 0: all its rows are
+  /// neighbors.
+  int64_t rows_together = 0;
   int64_t stride = 0;
 };
 

@@ -86,7 +86,7 @@ std::vector<TensorTable::ModulePart> TensorTable::parts_of(
   int64_t first = 0;
   for (const LinearLayer& linear : linear_layers) {
     parts.push_back({module, linear, is_whole, transposed, outputs, first});
-    first += linear.run > 0 ? linear.run : linear.outputs;
+    first += linear.rows_together > 0 ? linear.rows_together : linear.outputs;
   }
   return parts;
 }

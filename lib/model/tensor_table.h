@@ -103,7 +103,7 @@ class TensorTable {
       tensor.stored = {.name = cat(module, end),
                        .shape = std::move(shape),
                        .first = first,
-                       .run = std::max<int64_t>(linear.run, 1),
+                       .rows_together = std::max<int64_t>(linear.rows_together, 1),
                        .stride = std::max<int64_t>(linear.stride, 1),
                        .transposed = turned};
     }

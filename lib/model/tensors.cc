@@ -110,8 +110,8 @@ std::string tensor_problems_text(const std::vector<std::string>& problems, size_
 }
 
 bool decays(const TensorInfo& tensor) {
-  // Norm weights and biases are vectors in every family; any other tensor is recognized by its
-  // name. Magnitudes are also vectors, but not of a norm.
+  // Tensors of one dimension (norm weights) and biases do not decay. LoRA's tensors do, also
+  // magnitudes, which have one dimension.
   return is_lora_name(tensor.name) ||
          (tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias"));
 }

@@ -13,10 +13,10 @@ inline constexpr int64_t kCodeBlock = 256;
 
 inline constexpr int kCodes = 256;
 
-/// CodeMap is the dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
+/// DynamicCodeMap is the dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
 /// Block-wise Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their
 /// centers times 10^(e-6), for e = 0...6; and 0 and 1.
-struct CodeMap {
+struct DynamicCodeMap {
   /// The number that each code stands for, as a share of its block's scale, ascending.
   float values[kCodes] = {};
   /// The smallest share of each code but the first: the middle between its value and the next lower
@@ -25,10 +25,10 @@ struct CodeMap {
   float least[kCodes] = {};
 };
 
-/// CodeGuesses is a lookup table that gives a first guess of the code of a share. It sorts shares
-/// into cells by their sign and the 15 bits after it, from 2^-23 on, and holds the code of the
-/// smallest share of each cell. The shares of a cell have at most two different codes.
-struct CodeGuesses {
+/// CodeGuessTable is a lookup table that gives a first guess of the code of a share. It sorts
+/// shares into cells by their sign and the 15 bits after it, from 2^-23 on, and holds the code of
+/// the smallest share of each cell. The shares of a cell have at most two different codes.
+struct CodeGuessTable {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
   /// Cells of positive shares, then of negative ones. Kernels read a 4-byte word at a cell, so
   /// three bytes follow the last cell.
@@ -55,7 +55,7 @@ consteval float border(int bins, int i) {
   return static_cast<float>(i < (bins + 1) / 2 ? from_below : from_above);
 }
 
-consteval int code_of(const CodeMap& map, float share) {
+consteval int code_of(const DynamicCodeMap& map, float share) {
   int code = 0;
   for (int step = kCodes / 2; step > 0; step /= 2)
     if (share >= map.least[code + step]) code += step;
@@ -64,10 +64,10 @@ consteval int code_of(const CodeMap& map, float share) {
 
 }  // namespace code_map_detail
 
-consteval CodeMap make_code_map(bool has_negative) {
+consteval DynamicCodeMap make_code_map(bool has_negative) {
   using namespace code_map_detail;
   constexpr double kPowers[]{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-  CodeMap map;
+  DynamicCodeMap map;
   const int zero = has_negative ? kCodes / 2 - 1 : 0;
   int above = zero, below = zero;
   for (int e = 0; e < 7; ++e) {
@@ -88,20 +88,21 @@ consteval CodeMap make_code_map(bool has_negative) {
   return map;
 }
 
-consteval CodeGuesses make_code_guesses(const CodeMap& map) {
+consteval CodeGuessTable make_code_guesses(const DynamicCodeMap& map) {
   using namespace code_map_detail;
-  CodeGuesses guesses;
-  for (uint32_t cell = 0; cell < CodeGuesses::kCells; ++cell) {
-    const uint32_t first = (CodeGuesses::kFirst + cell) << 16;
+  CodeGuessTable guesses;
+  for (uint32_t cell = 0; cell < CodeGuessTable::kCells; ++cell) {
+    const uint32_t first = (CodeGuessTable::kFirst + cell) << 16;
     const uint32_t last = first | 0xFFFF;
     guesses.codes[cell] = static_cast<uint8_t>(code_of(map, cell == 0 ? 0.0F : float_of(first)));
-    guesses.codes[CodeGuesses::kCells + cell] = static_cast<uint8_t>(code_of(map, -float_of(last)));
+    guesses.codes[CodeGuessTable::kCells + cell] =
+        static_cast<uint8_t>(code_of(map, -float_of(last)));
   }
   return guesses;
 }
 
 /// The code maps of first moments (signed) and of second moments, which are never negative.
-inline constexpr CodeMap kSignedCodeMap = make_code_map(true),
-                         kUnsignedCodeMap = make_code_map(false);
+inline constexpr DynamicCodeMap kSignedCodeMap = make_code_map(true),
+                                kUnsignedCodeMap = make_code_map(false);
 
 }  // namespace ftrun

@@ -53,8 +53,8 @@ struct OptimizerState {
   double OptimizerConfig::*initial_value = nullptr;
 };
 
-/// OptimizerFault specifies which values of parameters contradict each other.
-struct OptimizerFault {
+/// ParameterConflict specifies which values of parameters contradict each other.
+struct ParameterConflict {
   /// The key of optimizer.params that the message points at.
   std::string parameter;
   std::string message;
@@ -76,7 +76,7 @@ struct Optimizer {
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
   /// Returns what is wrong with values that are valid separately; null: any valid values fit
   /// together.
-  std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
+  std::optional<ParameterConflict> (*conflict)(const OptimizerConfig& config) = nullptr;
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
   /// (code_map.h) with a scale for each block; states of smaller tensors are fp32.
   bool has_8bit_states = false;

@@ -40,15 +40,15 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
                               const StorageLayout& shared, const ArenaBytes& existing) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
   const int64_t room = std::max(bytes, existing[static_cast<size_t>(Arena::kShared)]);
-  const std::vector<int64_t> place =
+  const std::vector<int64_t> offsets =
       fill_gaps(requests_of(program, lifetimes, Arena::kDevice), {lifetimes, shared.offset, room},
                 kStorageAlignment, existing[static_cast<size_t>(Arena::kDevice)]);
-  for (size_t i = 0; i < place.size(); ++i) {
-    if (place[i] < 0) continue;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    if (offsets[i] < 0) continue;
     Buffer& buffer = program.buffers[i];
     buffer.in_gap = true;
-    buffer.arena_offset = place[i];
-    bytes = std::max(bytes, round_up(place[i] + buffer.bytes, kStorageAlignment));
+    buffer.arena_offset = offsets[i];
+    bytes = std::max(bytes, round_up(offsets[i] + buffer.bytes, kStorageAlignment));
   }
 }
 

@@ -182,7 +182,7 @@ struct GroupCollection {
 
   /// Returns the group over which collectives of layers run along an axis; kNoGroup where ranks
   /// along it do not share layers.
-  GroupId along(MeshAxis axis) const {
+  GroupId layer_group(MeshAxis axis) const {
     if (kTokenAxes.contains(axis)) return context;
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }

@@ -74,7 +74,7 @@ class StatePieces {
   }
 
   /// Assigns memory to snapshots: a range of a host buffer for saved state in memory, a second
-  /// place on disk for saved state on disk.
+  /// range on disk for saved state on disk.
   void place_snapshots(Program& program) {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;

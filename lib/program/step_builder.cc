@@ -371,7 +371,7 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValueRa
   const BufferRange& in = ranges.at(op.in[0]);
   const BufferRange& out = ranges.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
-  const GroupId group = placement_.groups().along(over.axis);
+  const GroupId group = placement_.groups().layer_group(over.axis);
   require(program_.place_in_group(group).count == over.ranks,
           "a collective of a layer has its group");
   const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
@@ -595,9 +595,9 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
   return builder.finish();
 }
 
-StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
-                              const StepOptions& options) {
-  require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
+StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
+                                  const StepOptions& options) {
+  require(model.mode == Mode::kLogits, "a generation step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1),
                       Trains::kNo);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();

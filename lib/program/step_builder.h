@@ -56,7 +56,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
 
 /// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
 /// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
-StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
-                              const StepOptions& options);
+StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
+                                  const StepOptions& options);
 
 }  // namespace ftrun

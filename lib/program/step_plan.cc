@@ -167,7 +167,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   const GenerateConfig& text = config.train.generate;
   if (text.prompt_tokens > 0 && !config.data.validation.empty())
-    plan.generation = plan_logits(model, plan, text_tokens(text, plan.train.model));
+    plan.generation = plan_generation(model, plan, text_tokens(text, plan.train.model));
   return plan;
 }
 
@@ -192,8 +192,8 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
   return bytes;
 }
 
-ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  // The logits program uses the tensor split of training, so it needs no more memory. Sequence
+ProgramPlan plan_generation(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
+  // The generation program uses the tensor split of training, so it needs no more memory. Sequence
   // parallelism is off if the tokens cannot be divided among the tensor ranks.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
@@ -203,7 +203,7 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
                                        split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;
-  StepProgram step = build_logits_step(model, plan.partition, options);
+  StepProgram step = build_generation_step(model, plan.partition, options);
   return program_plan(std::move(model), std::move(step));
 }
 

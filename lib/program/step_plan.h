@@ -60,6 +60,6 @@ int64_t checkpoint_bytes(const StepPlan& plan);
 
 /// Plans the program that scores each next token of a text, in sequences of at most `tokens`
 /// tokens.
-ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
+ProgramPlan plan_generation(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

@@ -312,8 +312,8 @@ constexpr std::array<DeviationCause, 14> kCauses{{
 
 }  // namespace
 
-TrafficTheory traffic_theory(const Program& program, const ModelDescription& model,
-                             const Partition& partition, const StepOptions& options) {
+TrafficTheory compare_traffic_with_theory(const Program& program, const ModelDescription& model,
+                                          const Partition& partition, const StepOptions& options) {
   const Formula formula(program, model, partition, options);
   TrafficTheory theory;
   theory.zero_stage = options.state.zero_stage;

@@ -71,8 +71,8 @@ struct TrafficTheory {
 
 /// Compares a program with the theory. `program` is the training step built from the other three
 /// arguments.
-TrafficTheory traffic_theory(const Program& program, const ModelDescription& model,
-                             const Partition& partition, const StepOptions& options);
+TrafficTheory compare_traffic_with_theory(const Program& program, const ModelDescription& model,
+                                          const Partition& partition, const StepOptions& options);
 
 /// Returns a table of the collectives, and below it the theory and the deviations, which add up to
 /// the total of the table.

@@ -93,8 +93,8 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
 
 std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
     Program& program, const UnitBufferOptions& options,
-    const std::function<TierPart(const StateSpec&)>& part_of) const {
-  std::vector<TierPart> parts;
+    const std::function<TierStatePart(const StateSpec&)>& part_of) const {
+  std::vector<TierStatePart> parts;
   for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
   std::vector<UnitBuffer> unit_buffers(parts.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
@@ -138,9 +138,9 @@ void UnitPlacement::add_parameter_buffers(Program& program, DType compute) {
                           .format = first->formats.compute,
                           .peer_visible = any_is_sharded},
                          [&](const StateSpec& spec) {
-                           return TierPart{.tier = spec.tiers.parameters,
-                                           .wanted = is_in_buffer(spec),
-                                           .is_sharded = spec.sharded.parameters};
+                           return TierStatePart{.tier = spec.tiers.parameters,
+                                                .wanted = is_in_buffer(spec),
+                                                .is_sharded = spec.sharded.parameters};
                          });
     for (size_t u = 0; u < unit_buffers.size(); ++u)
       if (unit_buffers[u].buffer >= 0) parameters_[u] = unit_buffers[u];
@@ -156,9 +156,9 @@ void UnitPlacement::add_gradient_buffers(Program& program) {
                                  .order = FlatOrder::kBackward,
                                  .peer_visible = groups_.all != kNoGroup},
                                 [](const StateSpec& spec) {
-                                  return TierPart{.tier = spec.tiers.gradients,
-                                                  .wanted = spec.trainable,
-                                                  .is_sharded = spec.sharded.gradients};
+                                  return TierStatePart{.tier = spec.tiers.gradients,
+                                                       .wanted = spec.trainable,
+                                                       .is_sharded = spec.sharded.gradients};
                                 });
 }
 
@@ -176,9 +176,9 @@ void UnitPlacement::add_optimizer_buffers(Program& program) {
                               // on the host.
                               const bool few =
                                   format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
-                              return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
-                                              .wanted = spec.trainable && has_state(spec),
-                                              .is_sharded = spec.sharded.optimizer};
+                              return TierStatePart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
+                                                   .wanted = spec.trainable && has_state(spec),
+                                                   .is_sharded = spec.sharded.optimizer};
                             });
   };
   masters_ = add_state_buffers(PersistentKind::kMaster, buffer_names::kMaster,

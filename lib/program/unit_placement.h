@@ -104,8 +104,8 @@ class UnitPlacement {
     FlatOrder order = FlatOrder::kForward;
     bool peer_visible = false;
   };
-  /// TierPart is the part of a unit's state of one kind that lies in one tier.
-  struct TierPart {
+  /// TierStatePart is the part of a unit's state of one kind that lies in one tier.
+  struct TierStatePart {
     Tier tier = Tier::kDevice;
     bool wanted = true;
     /// The rank holds only its shard, not a whole copy.
@@ -115,7 +115,7 @@ class UnitPlacement {
                            const UnitRange& elements);
   std::vector<UnitBuffer> add_unit_buffers(
       Program& program, const UnitBufferOptions& options,
-      const std::function<TierPart(const StateSpec&)>& part_of) const;
+      const std::function<TierStatePart(const StateSpec&)>& part_of) const;
   std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
                                              const FlatLayout& layout,
                                              const std::vector<int64_t>& elements) const;

@@ -177,12 +177,12 @@ class BucketsInFlight {
   LaneClock older_;
 };
 
-/// SendsInFlight limits how far compute may run ahead of the links to other stages: a sent value
+/// SendLimiter limits how far compute may run ahead of the links to other stages: a sent value
 /// lives until the receiver has it, so one send may be in flight on a link while the next value is
 /// made.
-class SendsInFlight {
+class SendLimiter {
  public:
-  explicit SendsInFlight(const Program& program)
+  explicit SendLimiter(const Program& program)
       : lane_of_(program.buffers.size(), kNotSent),
         newest_(initial_lane_clock(program)),
         older_(newest_) {
@@ -308,7 +308,7 @@ class WaitAdder {
   LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;
-  SendsInFlight sends_;
+  SendLimiter sends_;
   LaneClock latest_;
   LaneClock needed_;
   InstrId decision_ = -1;

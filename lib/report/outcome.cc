@@ -35,11 +35,11 @@ bool wrote_manifest(const std::string& path, const LaunchId& launch) {
   return posix_files().exists(path) && is_of(read_manifest(path), launch);
 }
 
-bool agent_wrote_manifest(const std::string& path, const std::string& agent) {
+bool torchrun_wrote_manifest(const std::string& path, const std::string& launch) {
   if (!posix_files().exists(path)) return false;
   const auto environment = read_manifest(path).environment;
   const auto found = environment.find(launch_variables::kAgent);
-  return found != environment.end() && found->second == agent;
+  return found != environment.end() && found->second == launch;
 }
 
 bool record_failure(const std::string& path, const LaunchId& launch, const FailedRun& failure,

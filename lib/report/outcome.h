@@ -31,8 +31,8 @@ struct LaunchId {
 /// Returns whether `launch` wrote the run.json at `path`; false if there is none. Throws an Error
 /// when it cannot be read.
 bool wrote_manifest(const std::string& path, const LaunchId& launch);
-/// Returns whether the torchrun launch `agent` wrote the run.json at `path`.
-bool agent_wrote_manifest(const std::string& path, const std::string& agent);
+/// Returns whether the torchrun launch `launch` wrote the run.json at `path`.
+bool torchrun_wrote_manifest(const std::string& path, const std::string& launch);
 
 /// Writes the failure to the run.json at `path` and returns true, if `launch` wrote that file. If
 /// the latest start of the ranks failed before it wrote the file, the previous failure is kept as a

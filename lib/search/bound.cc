@@ -167,9 +167,9 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
       costs.prefix_costs.push_back(costs.prefix_costs.back());
       costs.prefix_costs.back() += graphs[static_cast<size_t>(layer.graph)];
     }
-    const auto by = pipeline_partition(config.pipeline.partition);
-    require(by.has_value(), "pipeline.partition was checked");
-    costs.layer_weights = layer_loads(costs.model, *by);
+    const auto balance = pipeline_balance(config.pipeline.partition);
+    require(balance.has_value(), "pipeline.partition was checked");
+    costs.layer_weights = layer_loads(costs.model, *balance);
     costs.whole_layer_weights = rounded_loads(costs.layer_weights);
   } catch (const Error& error) {
     costs.failure = error;
@@ -370,9 +370,9 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   const bool shards_parameters = layout.zero == 3;
   // Returns whether state with this offload target counts as device memory. On CPUs, main memory is
   // the device memory.
-  const auto counts = [&](OffloadDevice place) {
-    return place == OffloadDevice::kNone ||
-           (!task_.machine.has_gpus && place == OffloadDevice::kCpu);
+  const auto counts = [&](OffloadDevice target) {
+    return target == OffloadDevice::kNone ||
+           (!task_.machine.has_gpus && target == OffloadDevice::kCpu);
   };
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);

@@ -26,8 +26,7 @@ void Candidates::sort_by_bound() {
   });
 }
 
-std::vector<size_t> Candidates::numbers_of(
-    const std::function<bool(const Layout&)>& matches) const {
+std::vector<size_t> Candidates::matching(const std::function<bool(const Layout&)>& matches) const {
   std::vector<size_t> numbers;
   for (size_t i = 0; i < all_.size(); ++i)
     if (matches(all_[i].layout)) numbers.push_back(i);
@@ -106,7 +105,7 @@ std::pair<int64_t, int64_t> Candidates::memory_order(const Layout& layout,
   return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device};
 }
 
-std::vector<size_t> Candidates::least_memory_numbers() const {
+std::vector<size_t> Candidates::candidates_of_least_memory() const {
   std::vector<size_t> order(all_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

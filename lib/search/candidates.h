@@ -41,7 +41,7 @@ class Candidates {
   size_t size() const { return all_.size(); }
   const Candidate& at(size_t number) const { return all_[number]; }
   /// Lists the candidates whose layouts `matches` accepts.
-  std::vector<size_t> numbers_of(const std::function<bool(const Layout&)>& matches) const;
+  std::vector<size_t> matching(const std::function<bool(const Layout&)>& matches) const;
 
   /// Records the result of a full plan.
   void add_planned(size_t number, PlannedLayout found);
@@ -85,7 +85,7 @@ class Candidates {
 
   /// Lists the candidates that need the least memory according to their bounds, except those that
   /// are already planned.
-  std::vector<size_t> least_memory_numbers() const;
+  std::vector<size_t> candidates_of_least_memory() const;
   /// Returns the planned layout that needs the least memory; nothing if none could be planned.
   std::optional<PlannedLayout> least_memory() const;
 

@@ -25,9 +25,9 @@ struct Layout {
   int64_t chunks = 1;
   /// The ZeRO stage.
   int64_t zero = 0;
-  /// The place of the optimizer's state outside a step.
+  /// The tier of the optimizer's state outside a step.
   OffloadDevice optimizer_offload = OffloadDevice::kNone;
-  /// The place of the parameters outside a step.
+  /// The tier of the parameters outside a step.
   OffloadDevice parameter_offload = OffloadDevice::kNone;
   /// The number of sequences in a micro-batch of a rank.
   int64_t micro_batch = 1;

@@ -49,10 +49,10 @@ const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
 
 /// Searches for an allowed layout on the mesh of `layout`. It tries each ZeRO stage without
 /// offload, with the smallest and the largest micro-batch.
-const LayoutRules::AllowedExample& LayoutRules::allowed_example_on_mesh_of(const Layout& layout) {
+const LayoutRules::MeshTrial& LayoutRules::allowed_example_on_mesh_of(const Layout& layout) {
   const auto [known, added] =
       allowed_examples_.try_emplace({layout.data, layout.tensor, layout.pipeline});
-  AllowedExample& example = known->second;
+  MeshTrial& example = known->second;
   if (!added) return example;
   const int64_t rows = layout.micro_batch * layout.accumulation;
   for (const int64_t micro_batch : {int64_t{1}, rows})
@@ -86,7 +86,7 @@ const LayoutRules::TryResult& LayoutRules::result_of_kind(const Layout& layout) 
 }
 
 LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
-  const AllowedExample& example = allowed_example_on_mesh_of(layout);
+  const MeshTrial& example = allowed_example_on_mesh_of(layout);
   if (!example.layout) return {.refusal = &example.first_tried->refusal};
   Layout order = *example.layout, state = *example.layout, recompute = *example.layout;
   copy_schedule(layout, order);

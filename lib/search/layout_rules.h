@@ -15,7 +15,7 @@ namespace ftrun {
 /// LayoutRules decides which layouts of a task are allowed. It does not call try_layout() for every
 /// layout, but for single aspects on each mesh: the schedule with the micro-batches, the offload of
 /// the state, and recompute. In addition it calls try_layout() once for each kind of complete
-/// layout (KindKey). tests/search compares the results with those of try_layout().
+/// layout (LayoutKindKey). tests/search compares the results with those of try_layout().
 class LayoutRules {
  public:
   /// Makes an object without results. `task` must outlive it.
@@ -43,26 +43,26 @@ class LayoutRules {
 
     bool is_allowed() const { return refusal.empty(); }
   };
-  /// KindKey is the number of ranks of a layout, and the layout with each of its numbers replaced
-  /// by 0 (if it is 1) or 1 (if it is more).
-  using KindKey = std::pair<int64_t, Layout>;
+  /// LayoutKindKey is the number of ranks of a layout, and the layout with each of its numbers
+  /// replaced by 0 (if it is 1) or 1 (if it is more).
+  using LayoutKindKey = std::pair<int64_t, Layout>;
   /// MeshKey is the data, tensor and pipeline degree of a mesh.
   using MeshKey = std::array<int64_t, 3>;
-  /// AllowedExample holds an allowed layout on a mesh, if one was found, and the result for the
+  /// MeshTrial holds an allowed layout on a mesh, if one was found, and the result for the
   /// first layout that was tried, which explains a refusal.
-  struct AllowedExample {
+  struct MeshTrial {
     std::optional<Layout> layout;
     const TryResult* first_tried = nullptr;
   };
 
   const TryResult& result_of(const Layout& layout);
-  const AllowedExample& allowed_example_on_mesh_of(const Layout& layout);
+  const MeshTrial& allowed_example_on_mesh_of(const Layout& layout);
   const TryResult& result_of_kind(const Layout& layout);
 
   const SearchTask& task_;
   std::map<Layout, TryResult> tried_;
-  std::map<MeshKey, AllowedExample> allowed_examples_;
-  std::map<KindKey, const TryResult*> kinds_;
+  std::map<MeshKey, MeshTrial> allowed_examples_;
+  std::map<LayoutKindKey, const TryResult*> kinds_;
 };
 
 }  // namespace ftrun

@@ -121,7 +121,8 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (!has_timed() && !result_.proved) plan_in_time(candidates_.least_memory_numbers(), true);
+    if (!has_timed() && !result_.proved)
+      plan_in_time(candidates_.candidates_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
         candidates_.planned() == 0
@@ -150,7 +151,7 @@ class Search {
     if (numbers.empty() || candidates_.planned() > 0 || candidates_.stopped() > 0) return;
     const size_t cheapest = candidates_.cheapest_of(numbers);
     result_.needed_seconds = time_.estimate_end_seconds(candidates_.effort_of(cheapest));
-    if (time_.may_end_first_plan_at(result_.needed_seconds)) plan({cheapest}, timed);
+    if (time_.may_first_plan_end_at(result_.needed_seconds)) plan({cheapest}, timed);
   }
 
   void refuse(const Layout& layout, const std::string& why) {
@@ -289,7 +290,7 @@ class Search {
   /// these layouts may be faster than all layouts planned before.
   void plan_common_settings() {
     for (const CommonSetting& setting : settings_.all())
-      plan_common_setting(candidates_.numbers_of(setting.matches));
+      plan_common_setting(candidates_.matching(setting.matches));
   }
 
   /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on
@@ -299,7 +300,7 @@ class Search {
     std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_.at(i).fits || candidates_.is_attempted(i)) continue;
-      if (candidates_.has_fitting(numbers) || time_.has_used(1)) return;
+      if (candidates_.has_fitting(numbers) || time_.has_spent(1)) return;
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
       if (tries++ < kPlansOfSetting) {
         plan({i});
@@ -321,7 +322,7 @@ class Search {
   }
 
   std::optional<PlannedLayout> plan_least_memory() {
-    plan_in_time(candidates_.least_memory_numbers(), false);
+    plan_in_time(candidates_.candidates_of_least_memory(), false);
     return candidates_.least_memory();
   }
 
@@ -337,7 +338,7 @@ class Search {
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = time_.remaining_seconds();
       if (left <= 0) return record_unchecked_nodes(larger.nodes);
-      Search search(larger, {.seconds = left}, time_.for_more_nodes(left));
+      Search search(larger, {.seconds = left}, time_.budget_for_more_nodes(left));
       search.find_bounds();
       const SearchCounts& counts = search.result_.counts;
       // If even the bounds of all checked layouts are too large, none of them fits.

@@ -21,7 +21,7 @@ constexpr double kEffortMargin = 1.3;
 TimeBudget::TimeBudget(double seconds)
     : seconds_(seconds), bounds_seconds_(kBoundsShare * seconds) {}
 
-TimeBudget TimeBudget::for_more_nodes(double left) const {
+TimeBudget TimeBudget::budget_for_more_nodes(double left) const {
   TimeBudget budget(left);
   budget.bounds_seconds_ = kBoundsShare * std::min(left, seconds_ * kNodesShare);
   budget.may_plan_late_ = false;
@@ -35,7 +35,7 @@ double TimeBudget::estimate_end_seconds(double effort) const {
   return elapsed_seconds() + effort * seconds_of_effort;
 }
 
-bool TimeBudget::may_end_first_plan_at(double second) const {
+bool TimeBudget::may_first_plan_end_at(double second) const {
   return second <= seconds_ + kGraceSeconds;
 }
 

@@ -16,11 +16,11 @@ class TimeBudget {
   explicit TimeBudget(double seconds);
   /// Begins the time of a search for another number of nodes within the `left` seconds of this
   /// search. It knows the plans that were made, and its first plan may not end late.
-  TimeBudget for_more_nodes(double left) const;
+  TimeBudget budget_for_more_nodes(double left) const;
 
   double elapsed_seconds() const { return seconds_since(begin_); }
   double remaining_seconds() const { return seconds_ - elapsed_seconds(); }
-  bool has_used(double share) const { return elapsed_seconds() > share * seconds_; }
+  bool has_spent(double share) const { return elapsed_seconds() > share * seconds_; }
   /// Returns whether no more bounds are computed.
   bool bounds_time_is_over() const { return elapsed_seconds() > bounds_seconds_; }
 
@@ -30,7 +30,7 @@ class TimeBudget {
   /// Returns whether full plans of this effort that begin now probably end within the time.
   bool ends_in_time(double effort) const { return estimate_end_seconds(effort) <= seconds_; }
   /// Returns whether the first full plan may be made although it ends at this second.
-  bool may_end_first_plan_at(double second) const;
+  bool may_first_plan_end_at(double second) const;
   /// Says whether the first full plan may end after the time.
   bool may_plan_late() const { return may_plan_late_; }
   /// Returns the time at which full plans are stopped.

@@ -430,8 +430,8 @@ void check_forms(const Program& program, Faults& faults) {
                            " lane reads ", count_of(instr.reads.size(), "range"), " and writes ",
                            instr.writes.size(), ", a form that its kind does not allow"));
     else if (instr.is_collective())
-      moves_blocks(collective_kind(instr.kind)) ? check_moved_blocks(program, i, faults)
-                                                : check_gathered_parts(program, i, faults);
+      is_exchange(collective_kind(instr.kind)) ? check_moved_blocks(program, i, faults)
+                                               : check_gathered_parts(program, i, faults);
     if (!instr.runs_ops()) continue;
     check_bindings(program, i, faults);
     check_sums(program, i, made, faults);

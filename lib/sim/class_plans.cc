@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-std::string to_text(const OverBudget& over) {
+std::string over_budget_text(const OverBudget& over) {
   return cat(over.ranks, over.ranks == 1 ? " rank needs" : " ranks need", " more than ",
              human_bytes(over.budget), " of the ", tier_name(over.tier),
              over.with_host ? " and host tiers" : " tier", over.ranks == 1 ? ": rank " : "; rank ",

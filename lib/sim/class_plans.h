@@ -33,7 +33,7 @@ struct OverBudget {
 };
 /// Returns the text "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most:
 /// 80.00 GiB".
-std::string to_text(const OverBudget& over);
+std::string over_budget_text(const OverBudget& over);
 
 /// ClassPlans plans all ranks of a config: one rank of each class.
 class ClassPlans {

@@ -97,7 +97,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   std::vector<const Program*> programs;
   for (const SymbolicRank& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
-  for (const Program* program : programs) schedules_.push_back(whole_schedule(*program));
+  for (const Program* program : programs) schedules_.push_back(lane_schedule(*program));
   walk_.emplace(world_, schedules_);
 }
 
@@ -301,7 +301,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     if (!fault_.empty()) return fault_;
     walk_->finish(static_cast<size_t>(chosen - ready.begin()));
   }
-  return walk_->fault();
+  return walk_->fault_text();
 }
 
 /// Overwrites all persistent memory that a step may not rely on when it begins (all except
@@ -343,14 +343,14 @@ void Interpreter::execute(Walk::LaneHead lane_head) {
 void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneHead lane_head) {
   const auto with = [&](InstrKind kind) {
     for (const int32_t member : members)
-      if (walk_->instr(walk_->lane_head_of(member, lane_head)).kind == kind) return member;
+      if (walk_->instr(walk_->lane_head_of_member(member, lane_head)).kind == kind) return member;
     return int32_t{-1};
   };
   const int32_t sender = with(InstrKind::kSend);
   const int32_t receiver = with(InstrKind::kReceive);
   if (sender < 0 || receiver < 0) return fail("a send has no matching receive");
   const auto cells_of = [&](int32_t member) {
-    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     const BufferRange& range = member == sender ? instr.reads[0] : instr.writes[0];
     return cells(ranks_[static_cast<size_t>(member)], range, instr.communication().dtype);
   };
@@ -374,7 +374,7 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneHead lane_
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     const auto r = static_cast<size_t>(member);
-    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     const Program& program = ranks_[r].step.program;
     for (const BufferRange& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).format.dtype != instr.communication().dtype &&
@@ -396,7 +396,7 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneHead lane_
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     SymbolicRank& rank = ranks_[static_cast<size_t>(member)];
-    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     if (to.count != (is_all_gather       ? total * n
                      : is_reduce_scatter ? total / n
@@ -416,7 +416,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneHead l
   const auto n = static_cast<int64_t>(members.size());
   std::vector<std::vector<uint64_t>> sent;
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     const Cells from =
         cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.communication().dtype);
     std::vector<uint64_t>& values = sent.emplace_back();
@@ -425,7 +425,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneHead l
   for (int64_t m = 0; m < n; ++m) {
     SymbolicRank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr =
-        walk_->instr(walk_->lane_head_of(members[static_cast<size_t>(m)], lane_head));
+        walk_->instr(walk_->lane_head_of_member(members[static_cast<size_t>(m)], lane_head));
     const bool is_shift = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     const int64_t block = is_shift ? to.count : to.count / n;
@@ -446,7 +446,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneHead l
 void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneHead lane_head) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.communication().dtype),
                                        std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
@@ -454,7 +454,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneHead 
     }
   }
   for (size_t m = 0; m < members.size(); ++m) {
-    const Instr& instr = walk_->instr(walk_->lane_head_of(members[m], lane_head));
+    const Instr& instr = walk_->instr(walk_->lane_head_of_member(members[m], lane_head));
     for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.communication().dtype),
                                        std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
@@ -520,12 +520,12 @@ bool is_sum(const Value& value) {
 }
 
 /// Finds the first value of an operation that has no storage; -1 if all have.
-ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places) {
+ValueId without_range(const Op& op, const std::map<ValueId, BufferRange>& ranges) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
   if (op.workspace >= 0) all.push_back(op.workspace);
   const auto found =
-      std::find_if(all.begin(), all.end(), [&](ValueId id) { return !places.contains(id); });
+      std::find_if(all.begin(), all.end(), [&](ValueId id) { return !ranges.contains(id); });
   return found == all.end() ? -1 : *found;
 }
 
@@ -536,17 +536,17 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   if (!has_valid_ops(graph, instr))
     return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
-  std::map<ValueId, BufferRange> places;
-  for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
+  std::map<ValueId, BufferRange> ranges;
+  for (const Binding& binding : instr.ops().bindings) ranges[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
       return fail(
           cat(instr_text(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
-    if (const ValueId id = without_place(op, places); id >= 0)
-      return fail(cat(instr_text(rank, instr), " has no place for ", graph.at(id).name));
+    if (const ValueId id = without_range(op, ranges); id >= 0)
+      return fail(cat(instr_text(rank, instr), " has no buffer for ", graph.at(id).name));
   }
   const auto at = [&](ValueId id) {
-    return cells(rank, places.at(id), graph.at(id).stored_dtype());
+    return cells(rank, ranges.at(id), graph.at(id).stored_dtype());
   };
   for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());

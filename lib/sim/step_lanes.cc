@@ -67,7 +67,7 @@ WorkKind work_kind(const Instr& instr) {
 
 std::string_view work_name(WorkKind kind) {
   constexpr std::array<std::string_view, kWorkKinds.size()> names{
-      "forward", "backward", "weight gradients", "update", "exchange", "copy", "other"};
+      "forward", "backward", "weight gradients", "update", "communication", "copy", "other"};
   return names[static_cast<size_t>(kind)];
 }
 

@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// Returns the kind of work as which an instruction is drawn.
 WorkKind work_kind(const Instr& instr);
-/// Returns "forward", "weight gradients", "exchange", ...
+/// Returns "forward", "weight gradients", "communication", ...
 std::string_view work_name(WorkKind kind);
 
 /// LaneBlock is one instruction of a lane, or several neighboring instructions that are too short

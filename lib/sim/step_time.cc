@@ -24,7 +24,7 @@ double seconds_of(Picoseconds time) {
   return static_cast<double>(time) / kPicosecondsPerSecond;
 }
 
-IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
+IdleByLane idle_by_lane_of(const RankWalkTimes& rank, const Program& program) {
   IdleByLane idle;
   std::map<std::string, double> groups;
   for (size_t l = 0; l < rank.idle_by_lane.size(); ++l) {
@@ -50,7 +50,7 @@ IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
   return idle;
 }
 
-StepTime rank_step_time(const RankTime& rank, const Program& program, Picoseconds end) {
+StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picoseconds end) {
   const auto busy = [&](InstrKind kind) {
     return seconds_of(rank.busy[static_cast<size_t>(kind)]);
   };
@@ -90,13 +90,13 @@ class TimelineRecorder {
     }
   }
 
-  void add(const TimedInstr& step) {
+  void add(const WalkedInstr& step) {
     const int32_t index = timeline_index_[static_cast<size_t>(step.rank)];
     if (index < 0) return;
     timeline_.ranks[static_cast<size_t>(index)].instrs.push_back(
         {step.instr, step.begin, step.end});
   }
-  void finish(const std::vector<RankTime>& times, Picoseconds end) {
+  void finish(const std::vector<RankWalkTimes>& times, Picoseconds end) {
     timeline_.end = end;
     for (size_t r = 0; r < timeline_index_.size(); ++r)
       if (timeline_index_[r] >= 0)
@@ -143,7 +143,8 @@ void take_maxima(const LinkBytes& one, LinkBytes& largest) {
 }
 
 /// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
-std::vector<double> stage_wait_seconds(const World& world, const std::vector<RankTime>& times) {
+std::vector<double> stage_wait_seconds(const World& world,
+                                       const std::vector<RankWalkTimes>& times) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
   if (waits.size() == 1) return {};
   for (size_t r = 0; r < times.size(); ++r) {
@@ -228,7 +229,7 @@ RankKinds assign_rank_kinds(const ClassPlans& all, const Machine& machine, int r
                             const std::vector<SlowRank>& slow, World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   run_in_parallel(schedules.size(),
-                  [&](size_t p) { schedules[p] = whole_schedule(*world.programs[p]); });
+                  [&](size_t p) { schedules[p] = lane_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
@@ -295,9 +296,9 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine,
   }
   std::optional<TimelineRecorder> recorder;
   if (timeline != nullptr) recorder.emplace(classes, conditions.slow, world, *timeline);
-  TimedInstrSink sink;
-  if (recorder) sink = [&](const TimedInstr& step) { recorder->add(step); };
-  const std::vector<RankTime> times = timed_walk(
+  WalkedInstrSink sink;
+  if (recorder) sink = [&](const WalkedInstr& step) { recorder->add(step); };
+  const std::vector<RankWalkTimes> times = timed_walk(
       world, kinds.schedules, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {
         return kinds.costs[static_cast<size_t>(program)].cost_of(instr);

@@ -115,7 +115,7 @@ struct RunConditions {
 /// Predicts the time of a training step on a machine. It walks the programs of all ranks; each
 /// instruction takes the time that the machine needs for its operations, bytes or communication.
 /// GPU ranks that are alike are walked as one; a slow rank is walked separately. The prediction
-/// assumes that the batch is loaded already, and that each row is full and holds one document.
+/// assumes that the batch is loaded already, and that each sequence is full and holds one document.
 /// Fills `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or
 /// lacks a rate that the run needs, or if a slow rank is not a rank of the run.
 StepTime predict_step(const ClassPlans& all, const Machine& machine,

@@ -27,7 +27,8 @@ Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
 class TimedWalk {
  public:
   TimedWalk(const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
-            const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedInstrSink& sink)
+            const std::function<InstrCost(int32_t, const Instr&)>& cost,
+            const WalkedInstrSink& sink)
       : world_(world),
         walk_(world, schedules),
         shared_(shared),
@@ -44,7 +45,7 @@ class TimedWalk {
     for (Node& node : nodes_) node.free_cores = shared.cores_per_node;
   }
 
-  std::vector<RankTime> run() {
+  std::vector<RankWalkTimes> run() {
     walk_.begin();
     start_new();
     while (!running_.empty())
@@ -345,11 +346,11 @@ class TimedWalk {
   void finish(size_t which) {
     const LaneHead lane_head = walk_.ready()[which];
     const RunningStep done = running_[which];
-    for (const int32_t member : walk_.members(lane_head)) {
+    for (const int32_t member : walk_.joint_members(lane_head)) {
       const auto r = static_cast<size_t>(member);
       node_at(member).busy -= done.threads;
       times_[r].end = now_;
-      const LaneHead own = walk_.lane_head_of(member, lane_head);
+      const LaneHead own = walk_.lane_head_of_member(member, lane_head);
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) {
@@ -374,8 +375,8 @@ class TimedWalk {
   Walk walk_;
   SharedCores shared_;
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
-  const TimedInstrSink& sink_;
-  std::vector<RankTime> times_;
+  const WalkedInstrSink& sink_;
+  std::vector<RankWalkTimes> times_;
   std::vector<RunningStep> running_;
   /// The time that each running instruction still takes if nothing slows it down.
   std::vector<Picoseconds> left_;
@@ -400,10 +401,10 @@ WaitCause wait_cause(const Program& program, Lane lane) {
   return is_between_stages(program, lane) ? WaitCause::kStages : WaitCause::kGroup;
 }
 
-std::vector<RankTime> timed_walk(const World& world, std::span<const LaneSchedule> schedules,
-                                 const SharedCores& shared,
-                                 const std::function<InstrCost(int32_t, const Instr&)>& cost,
-                                 const TimedInstrSink& sink) {
+std::vector<RankWalkTimes> timed_walk(const World& world, std::span<const LaneSchedule> schedules,
+                                      const SharedCores& shared,
+                                      const std::function<InstrCost(int32_t, const Instr&)>& cost,
+                                      const WalkedInstrSink& sink) {
   return TimedWalk(world, schedules, shared, cost, sink).run();
 }
 

@@ -19,8 +19,8 @@ inline constexpr size_t kWaitCauses = 4;
 /// Returns the cause of a wait of compute that an instruction of the other lane `lane` ends.
 WaitCause wait_cause(const Program& program, Lane lane);
 
-/// RankTime holds the times of one rank in a walk.
-struct RankTime {
+/// RankWalkTimes holds the times of one rank in a walk.
+struct RankWalkTimes {
   /// The time when its last instruction ended.
   Picoseconds end = 0;
   /// The time of the compute lane's instructions, by kind of instruction.
@@ -46,25 +46,25 @@ struct SharedCores {
   int cores_per_node = 1;
 };
 
-/// TimedInstr is an instruction that a rank ran in a walk.
-struct TimedInstr {
+/// WalkedInstr is an instruction that a rank ran in a walk.
+struct WalkedInstr {
   /// The index of the rank in world.ranks.
   int32_t rank = 0;
   const Instr* instr = nullptr;
   Picoseconds begin = 0;
   Picoseconds end = 0;
 };
-/// TimedInstrSink is called with each instruction when it ends, including instructions that take no
-/// time; it may be empty.
-using TimedInstrSink = std::function<void(const TimedInstr&)>;
+/// WalkedInstrSink is called with each instruction when it ends, including instructions that take
+/// no time; it may be empty.
+using WalkedInstrSink = std::function<void(const WalkedInstr&)>;
 
 /// Simulates all ranks of a world from the start of a training step to its end. An instruction
 /// begins when its lane is free and its waits are done; a collective or transfer begins when the
 /// last of its ranks has reached it. Returns the times of world.ranks. `cost` returns the cost of
 /// each instruction of a program. Throws Error(kBug) if ranks wait forever.
-std::vector<RankTime> timed_walk(
+std::vector<RankWalkTimes> timed_walk(
     const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
-    const TimedInstrSink& sink = nullptr);
+    const WalkedInstrSink& sink = nullptr);
 
 }  // namespace ftrun

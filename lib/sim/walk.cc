@@ -112,7 +112,7 @@ void mark_used(LaneSchedule& schedule) {
 
 }  // namespace
 
-LaneSchedule whole_schedule(const Program& program) {
+LaneSchedule lane_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
   // The number of entries of its lane that are done once an instruction is done.
@@ -281,7 +281,7 @@ const Instr& Walk::instr(LaneHead lane_head) const {
   return world_.program_of(static_cast<size_t>(lane_head.rank)).instr(entry(lane_head).instr);
 }
 
-std::span<const int32_t> Walk::members(LaneHead lane_head) const {
+std::span<const int32_t> Walk::joint_members(LaneHead lane_head) const {
   const LaneSchedule::Entry& now = entry(lane_head);
   if (now.group == kNoGroup || !runs_in_step(now))
     return {&indices_[static_cast<size_t>(lane_head.rank)], 1};
@@ -339,19 +339,19 @@ void Walk::finish(size_t which) {
   // ready() promises this order.
   ready_[which] = ready_.back();
   ready_.pop_back();
-  const std::span<const int32_t> all = members(lane_head);
+  const std::span<const int32_t> all = joint_members(lane_head);
   if (all.size() == 1) return advance(lane_head);
   // The lane heads of all members are collected first, because a rank that continues may reach the
   // group's next collective.
   std::vector<LaneHead>& lane_heads = member_heads_;
   lane_heads.clear();
-  for (const int32_t member : all) lane_heads.push_back(lane_head_of(member, lane_head));
+  for (const int32_t member : all) lane_heads.push_back(lane_head_of_member(member, lane_head));
   for (const LaneHead of_member : lane_heads) advance(of_member);
 }
 
 /// Finds the lane head of a member. The lane of `lane_head` is tried first, because most groups
 /// have the same lane on all members.
-Walk::LaneHead Walk::lane_head_of(int32_t member, LaneHead lane_head) const {
+Walk::LaneHead Walk::lane_head_of_member(int32_t member, LaneHead lane_head) const {
   if (entry(lane_head).group == kNoGroup) return lane_head;
   const int32_t group = group_at(lane_head);
   if (is_at({member, lane_head.lane}, group)) return {member, lane_head.lane};
@@ -427,7 +427,7 @@ std::string Walk::mismatch_text(LaneHead one, LaneHead other) const {
 /// Finds the first member that has not reached the collective at which a rank waits.
 Walk::LaneHead Walk::missing_member(LaneHead lane_head) const {
   const int32_t group = group_at(lane_head);
-  for (const int32_t member : members(lane_head)) {
+  for (const int32_t member : joint_members(lane_head)) {
     const WalkedRank& rank = at(member);
     const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.schedule->used_lanes.begin(), rank.schedule->used_lanes.end(),
@@ -490,7 +490,7 @@ std::string Walk::deadlock_text() const {
              number(other), ", which ", activity_text(other));
 }
 
-std::string Walk::fault() const {
+std::string Walk::fault_text() const {
   return !fault_.empty() || !ready_.empty() ? fault_ : deadlock_text();
 }
 
@@ -500,7 +500,7 @@ std::string walk_to_the_end(const World& world, const std::vector<LaneSchedule>&
   Walk walk(world, schedules);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
-  return walk.fault();
+  return walk.fault_text();
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct LaneSchedule {
 };
 
 /// Makes the schedule of all instructions of a program, on their lanes.
-LaneSchedule whole_schedule(const Program& program);
+LaneSchedule lane_schedule(const Program& program);
 
 /// Makes the schedule of a program's communication: all collectives on one lane, in the order of
 /// the list, and transfers on the lanes of their links, with all that must be done before. If all
@@ -88,10 +88,10 @@ class Walk {
   bool runs_in_step(LaneHead lane_head) const { return runs_in_step(entry(lane_head)); }
   /// Returns the ranks that run the lane head's instruction together, as ascending indices. The
   /// span is valid as long as the walk and its world.
-  std::span<const int32_t> members(LaneHead lane_head) const;
+  std::span<const int32_t> joint_members(LaneHead lane_head) const;
   /// Returns the lane head of one of the members that run the instruction of `lane_head` together.
   /// The lane's number may differ between members.
-  LaneHead lane_head_of(int32_t member, LaneHead lane_head) const;
+  LaneHead lane_head_of_member(int32_t member, LaneHead lane_head) const;
   /// Marks ready()[which] as done.
   void finish(size_t which);
 
@@ -99,7 +99,7 @@ class Walk {
   /// group without being a member, or an instruction that would start before the decision on which
   /// it depends. If nothing is ready, describes which ranks wait for which. Returns "" if all ranks
   /// reached the end.
-  std::string fault() const;
+  std::string fault_text() const;
   /// Returns whether there is a fault that no further step can resolve, so that the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 

@@ -56,8 +56,8 @@ class MachineStorage : public StorageSystem {
     return made ? made.release() : -errno;
   }
   int remove(const std::string& path) override {
-    const WrittenPath place = open_parent(path);
-    return place.folder ? status_of(::unlinkat(place.folder.get(), place.name.c_str(), 0)) : -errno;
+    const EntryInFolder entry = open_parent(path);
+    return entry.folder ? status_of(::unlinkat(entry.folder.get(), entry.name.c_str(), 0)) : -errno;
   }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;

@@ -5,7 +5,7 @@
 #include "config/config.h"
 #include "engine/setup.h"
 #include "training/session.h"
-#include "training/step_times.h"
+#include "training/step_time_comparison.h"
 
 namespace ftrun {
 

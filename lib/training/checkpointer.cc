@@ -53,7 +53,7 @@ bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe
       parts_.recorder->refuse_if_checkpoints_are_gone();
       return false;
     }
-    parts_.recorder->admit_run(describe());
+    parts_.recorder->check_resumed_run(describe());
     return true;
   });
 }
@@ -163,13 +163,13 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
                              " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
-  save_in_background(progress, data_fingerprint);
+  start_background_save(progress, data_fingerprint);
   return busy;
 }
 
 /// Starts a save in the background. If a save is still being written, waits for it first.
-void Checkpointer::save_in_background(TrainingProgress& progress,
-                                      const std::string& data_fingerprint) {
+void Checkpointer::start_background_save(TrainingProgress& progress,
+                                         const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
@@ -296,8 +296,8 @@ void Checkpointer::end_background_save(const Error& error) noexcept {
 /// waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
-  const ExportOutcome outcome =
-      parts_.model.export_weights(session_.is_first(), [&stop] { return stop.agree(); });
+  const ExportOutcome outcome = parts_.model.export_weights(
+      session_.is_first(), [&stop] { return stop.decide_outside_step(); });
   session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;

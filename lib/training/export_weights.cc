@@ -72,7 +72,8 @@ class PieceCollector {
       has_failed_ = true;
       const std::string reason =
           cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
-      for (Communicator* group : setup_.communicators().distinct()) group->abort(reason);
+      for (Communicator* group : setup_.communicators().distinct_communicators())
+        group->abort(reason);
       throw;
     }
   }

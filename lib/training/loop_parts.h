@@ -29,9 +29,9 @@ class Stepper {
   /// Records the measurements of the last step, except its evaluations. Collective if the step is
   /// traced.
   virtual void record_measurements(const StepMetrics& metrics) = 0;
-  /// Collective: repeats a step that was not finite, to find the place of the first value that is
-  /// not finite.
-  virtual NonfiniteSearch find_nonfinite(const StepRun& step) = 0;
+  /// Collective: repeats a step that was not finite, to find the first value that is not
+  /// finite.
+  virtual NonfiniteSearchResult find_nonfinite(const StepRun& step) = 0;
   /// Collective: returns a line for each rank that has become slow, or is no longer slow.
   virtual std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) = 0;
   /// Collective: compares the copies of state that several ranks hold. Throws Error(kEnvironment)
@@ -144,7 +144,7 @@ class DataIdentity {
 /// the loop.
 struct LoopParts {
   /// Returns the batches of the coming steps in order (Loader::next).
-  std::function<Loader::Fetched()> next_step_batch;
+  std::function<Loader::FetchedBatch()> next_step_batch;
   Stepper& stepper;
   Saver& saver;
   Evaluator& evaluator;

@@ -150,8 +150,8 @@ std::string facts_text(std::span<const NodeFact> facts) {
   return text;
 }
 
-std::string differing_facts(std::span<const std::string> texts,
-                            std::span<const std::string> nodes) {
+std::string differing_facts_text(std::span<const std::string> texts,
+                                 std::span<const std::string> nodes) {
   std::string lines;
   const auto first = parse_facts(texts[0]);
   std::set<std::pair<std::string, std::string>>

@@ -35,6 +35,7 @@ std::string facts_text(std::span<const NodeFact> facts);
 /// Returns a line for each fact in which a node differs from rank 0's node, with each node once: "
 /// n2 (rank 1): the ftrun binary is 5d...; on n1 (rank 0): 7a...". `texts` are facts_text() of all
 /// ranks, `nodes` the names of their nodes. Returns "" if all nodes are equal.
-std::string differing_facts(std::span<const std::string> texts, std::span<const std::string> nodes);
+std::string differing_facts_text(std::span<const std::string> texts,
+                                 std::span<const std::string> nodes);
 
 }  // namespace ftrun

@@ -17,7 +17,7 @@ int64_t order_of(const ProgramPlan& train, InstrId id) {
 
 }  // namespace
 
-NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
+NonfiniteSearchResult find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
   const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
   const int data = data_parallel_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.all_gather_text(

@@ -9,6 +9,6 @@ namespace ftrun {
 
 /// Repeats a step that was not finite (Executor::find_nonfinite), and collects the locations where
 /// ranks first found a value that is not finite. Collective.
-NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step);
+NonfiniteSearchResult find_nonfinite(Session& session, TrainingSetup& setup, StepRun step);
 
 }  // namespace ftrun

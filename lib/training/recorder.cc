@@ -53,7 +53,8 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();
-  if (!request.agent.empty()) manifest.environment[launch_variables::kAgent] = request.agent;
+  if (!request.torchrun_launch.empty())
+    manifest.environment[launch_variables::kAgent] = request.torchrun_launch;
   manifest.started = utc_now();
   return manifest;
 }
@@ -73,7 +74,7 @@ void Recorder::compare_with(const std::string& path, const RunManifest& before,
       log_notice(cat("the resumed run has another ", change));
 }
 
-void Recorder::admit_run(const RunManifest& now) {
+void Recorder::check_resumed_run(const RunManifest& now) {
   if (earlier_manifest_) return compare_with(paths().manifest(), *earlier_manifest_, now);
   log_warning(cat(paths().manifest(),
                   ": is missing; the run is compared with what its checkpoint records"));

@@ -39,7 +39,7 @@ class Recorder {
 
   /// Throws an Error if this run may not resume the run in the folder (admit_resume), and reports
   /// other changes.
-  void admit_run(const RunManifest& now);
+  void check_resumed_run(const RunManifest& now);
   /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
   /// checkpoint's own record.
   void admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,

@@ -58,7 +58,7 @@ void ResourceUse::end_step(bool finite) {
 /// Sums the bytes that this rank has sent over all its groups.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
-  for (const Communicator* group : setup_.communicators().distinct())
+  for (const Communicator* group : setup_.communicators().distinct_communicators())
     bytes += group->stats().total().bytes_sent;
   return bytes;
 }
@@ -67,7 +67,7 @@ void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
   for (const MemoryMetric& figure : memory_metrics(setup_.memory()))
     metrics.memory.push_back({figure.name, figure.bytes});
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
-  const TrafficSums& traffic = traffic_.sums();
+  const TrafficSums& traffic = traffic_.traffic_sums();
   if (traffic.measured_sent)
     metrics.counters.push_back({"bytes_transported", *traffic.measured_sent});
   if (setup_.memory().swap() == nullptr) return;
@@ -116,9 +116,9 @@ void ResourceUse::sum_memory(Session& session) {
 }
 
 void ResourceUse::sum_traffic(Session& session) {
-  if (traffic_.sums().steps == 0) return;
+  if (traffic_.traffic_sums().steps == 0) return;
   for (const std::string& text :
-       session.all_gather_text("traffic", encode_traffic(traffic_.sums()))) {
+       session.all_gather_text("traffic", encode_traffic(traffic_.traffic_sums()))) {
     const TrafficSums sums = decode_traffic(text);
     if (all_traffic_)
       all_traffic_->add(sums);

@@ -98,7 +98,7 @@ void RunDataIdentity::await_fingerprints(StopAgreement& stop) {
     return seconds < kLongestSeconds;
   };
   while (!stop.reached() && session_.broadcast_decision("reading the data", must_wait))
-    stop.agree();
+    stop.decide_outside_step();
 }
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 #include "training/loop_parts.h"
 #include "training/run_journal.h"
 #include "training/session.h"
-#include "training/text_sample.h"
+#include "training/text_sampler.h"
 
 namespace ftrun {
 
@@ -43,7 +43,7 @@ class RunEvaluator : public Evaluator {
   const RunData& data_;
   RunJournal& journal_;
   const StopAgreement& stop_;
-  std::optional<TextSamples> texts_;
+  std::optional<TextSampler> texts_;
   /// The step after which text samples were last written, and the samples.
   int64_t sampled_step_ = -1;
   std::vector<TextSample> samples_;

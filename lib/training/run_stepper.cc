@@ -80,7 +80,7 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
                             .stages = pipeline.stage_wait_seconds + pipeline.end_wait_seconds});
 }
 
-NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
+NonfiniteSearchResult RunStepper::find_nonfinite(const StepRun& step) {
   return ftrun::find_nonfinite(session_, setup_, step);
 }
 

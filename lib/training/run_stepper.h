@@ -13,7 +13,7 @@
 #include "training/resource_use.h"
 #include "training/session.h"
 #include "training/slow_ranks.h"
-#include "training/step_times.h"
+#include "training/step_time_comparison.h"
 #include "training/step_tracer.h"
 
 namespace ftrun {
@@ -31,12 +31,12 @@ class RunStepper : public Stepper {
     resource_use_.add_memory_and_traffic(metrics);
   }
   void record_measurements(const StepMetrics& metrics) override;
-  NonfiniteSearch find_nonfinite(const StepRun& step) override;
+  NonfiniteSearchResult find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;
 
   ResourceUse& resource_use() { return resource_use_; }
-  const StepTimes& times() const { return times_; }
+  const StepTimeComparison& times() const { return times_; }
   /// Returns the measurement of other work on this machine since the run began.
   const LoadWatch& load_watch() const { return load_watch_; }
 
@@ -47,11 +47,11 @@ class RunStepper : public Stepper {
   Session& session_;
   TrainingSetup& setup_;
   ResourceUse resource_use_;
-  StepTimes times_;
+  StepTimeComparison times_;
   std::optional<StepTracer> tracer_;
   LoadWatch load_watch_;
   std::optional<ReplicaCheck> replicas_;
-  std::optional<SlowRanks> slow_ranks_;
+  std::optional<SlowRankFinder> slow_ranks_;
 };
 
 }  // namespace ftrun

@@ -74,7 +74,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   if (!launch.master_addr.empty()) options.address = launch.master_addr;
   options.port = launch.master_port;
   options.listen_fd = launch.store_fd;
-  options.has_agent_store = launch.has_agent_store;
+  options.has_torchrun_store = launch.has_torchrun_store;
   options.attempt = launch.restarts;
   options.token = launch.token;
   options.rendezvous_file = rendezvous_file(request.config.output_dir);
@@ -143,7 +143,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
-  const std::vector<int> near_cores = bind_to_cores_near(gpu_->info().bus_id);
+  const std::vector<int> near_cores = bind_to_cores_near_device(gpu_->info().bus_id);
   if (!near_cores.empty())
     log_debug(cat("runs on ", near_cores.size(), " cores near GPU ", gpu_->info().bus_id));
   check_distinct_gpus(
@@ -214,7 +214,7 @@ void Session::check_nodes_match(const std::string& topic, const std::vector<Node
   const std::string text = facts_text(facts);
   if (ranks_unlike_first(all_gather_text(topic, hex64(xxh3(text.data(), text.size())))).empty())
     return;
-  const std::string lines = differing_facts(all_gather_text(topic + " text", text), nodes_);
+  const std::string lines = differing_facts_text(all_gather_text(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
                    "give every node the same ftrun, model, data and driver, at best from one "
                    "shared file system"});

@@ -31,7 +31,7 @@ namespace ftrun {
 ///   step;
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
 ///   in every step only for a number that must be known then; a number that may wait is summed
-///   every few steps, as SlowRanks does, or once after the last step;
+///   every few steps, as SlowRankFinder does, or once after the last step;
 /// * all_gather_text(), and the functions below that are built on it: a round trip of every rank to
 ///   the job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.
@@ -52,7 +52,9 @@ class Session {
   int world_size() const { return world_size_; }
   bool is_first() const { return rank_ == 0; }
   /// Returns the launch of ranks that torchrun started.
-  const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
+  const std::optional<TorchrunLaunch>& torchrun_launch() const {
+    return rendezvous_->torchrun_launch();
+  }
   /// Collective: returns the number of threads on which this rank computes. It depends on the cores
   /// that all ranks of its machine may use (cluster/core_share).
   int share_cores(const CoreLimit& own);
@@ -111,8 +113,8 @@ class Session {
   void extend_timeouts_for_rank_0();
   /// Collective: disconnects all ranks in an orderly way.
   void close();
-  /// Disconnects this rank after a failure. Waits for a second, because other ranks may have failed
-  /// too and read the reason from rank 0's store.
+  /// Disconnects this rank after a failure. Rank 0 waits for at most a second until the others have
+  /// left, because they may have failed too and read the reason from its store.
   void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.sort_key, " ", own.sample_rank, " ", own.location);
+  return cat(own.sort_key, " ", own.data_parallel_index, " ", own.location);
 }
 
 std::string nonfinite_locations(const std::vector<std::string>& texts) {
@@ -21,7 +21,7 @@ std::string nonfinite_locations(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     RankPlace found{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> found.report.sort_key >> found.report.sample_rank >> std::ws;
+    in >> found.report.sort_key >> found.report.data_parallel_index >> std::ws;
     std::getline(in, found.report.location);
     if (found.report.sort_key >= 0) all.push_back(std::move(found));
   }
@@ -31,7 +31,7 @@ std::string nonfinite_locations(const std::vector<std::string>& texts) {
   std::vector<std::string> locations;
   for (const RankPlace& found : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
-      return other.report.sample_rank == found.report.sample_rank &&
+      return other.report.data_parallel_index == found.report.data_parallel_index &&
              other.report.sort_key < found.report.sort_key;
     });
     if (!from_another) locations.push_back(cat("rank ", found.rank, ", ", found.report.location));
@@ -60,7 +60,7 @@ std::string SkippedSteps::where() const {
 }
 
 std::string SkippedSteps::add_step(int64_t step, bool finite,
-                                   const std::optional<NonfiniteSearch>& search) {
+                                   const std::optional<NonfiniteSearchResult>& search) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
@@ -75,7 +75,7 @@ std::string SkippedSteps::add_step(int64_t step, bool finite,
                "; the update was skipped, the next scale is ", scaler_.scale());
   ++consecutive_;
   if (search) search_ = search;
-  return cat("step ", step, ": loss or gradient is not finite; the update was skipped (",
+  return cat("step ", step, ": the loss or the gradient is not finite; the update was skipped (",
              consecutive_, " in a row)", where());
 }
 
@@ -88,7 +88,7 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
   if (consecutive_ < limit_) return;
   throw Error(
       ExitCode::kNumerical,
-      cat("step ", step, ": loss or gradient was not finite for ", consecutive_,
+      cat("step ", step, ": the loss or the gradient was not finite for ", consecutive_,
           consecutive_ == 1 ? " step" : " steps in a row", where()),
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
@@ -96,7 +96,7 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
 void SkippedSteps::refuse_none_trained(int64_t steps) const {
   if (steps == 0 || total_ < steps) return;
   throw Error(ExitCode::kNumerical,
-              cat("loss or gradient was not finite in ",
+              cat("the loss or the gradient was not finite in ",
                   steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
                   ": nothing was trained"),
               scaler_.expects_overflow()

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// NonfiniteSearch is the result of repeating a step whose loss or gradients were not finite.
-struct NonfiniteSearch {
+/// NonfiniteSearchResult is the result of repeating a step whose loss or gradients were not finite.
+struct NonfiniteSearchResult {
   /// The location of the first value that is not finite; "" if the values of all layers are finite
   /// and only a sum of gradients is not.
   std::string location;
@@ -25,7 +25,7 @@ struct RankNonfinite {
   /// -1 for never. A rank that received the value from another rank found it later than that rank.
   int64_t sort_key = -1;
   /// The rank's index among the ranks that read different sequences.
-  int sample_rank = 0;
+  int data_parallel_index = 0;
   std::string location;
 };
 
@@ -61,7 +61,8 @@ class SkippedSteps {
 
   /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a
   /// finite step.
-  std::string add_step(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);
+  std::string add_step(int64_t step, bool finite,
+                       const std::optional<NonfiniteSearchResult>& search);
 
   /// Throws Error(kNumerical) if too many consecutive steps were skipped, or the loss scale cannot
   /// become smaller. `step` is the last step.
@@ -78,7 +79,7 @@ class SkippedSteps {
   int64_t total_ = 0;
   int64_t consecutive_ = 0;
   /// The search for the first of the consecutive steps, if there was one.
-  std::optional<NonfiniteSearch> search_;
+  std::optional<NonfiniteSearchResult> search_;
 };
 
 }  // namespace ftrun

@@ -22,13 +22,14 @@ double total(const SecondsByRankPhase& seconds) {
 
 }  // namespace
 
-SlowRanks::SlowRanks(int rank, std::vector<int> stages, Sum sum)
+SlowRankFinder::SlowRankFinder(int rank, std::vector<int> stages, Sum sum)
     : rank_(static_cast<size_t>(rank)),
       stages_(std::move(stages)),
       sum_(std::move(sum)),
       slow_intervals_(stages_.size(), 0) {}
 
-std::vector<std::string> SlowRanks::add_step(int64_t number, const SecondsByRankPhase& seconds) {
+std::vector<std::string> SlowRankFinder::add_step(int64_t number,
+                                                  const SecondsByRankPhase& seconds) {
   seconds_.push_back(seconds);
   if (static_cast<int64_t>(seconds_.size()) < kComparedSteps) return {};
   const auto middle = seconds_.begin() + kComparedSteps / 2;
@@ -51,8 +52,8 @@ std::vector<std::string> SlowRanks::add_step(int64_t number, const SecondsByRank
   return lines;
 }
 
-std::string SlowRanks::compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all,
-                                    int64_t number) {
+std::string SlowRankFinder::compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all,
+                                         int64_t number) {
   std::vector<double> totals;
   std::array<std::vector<double>, kRankPhases> phases;
   for (size_t r = 0; r < all.size(); ++r) {

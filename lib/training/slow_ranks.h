@@ -16,11 +16,11 @@ inline constexpr size_t kRankPhases = 3;
 /// SecondsByRankPhase holds seconds by RankPhase.
 using SecondsByRankPhase = std::array<double, kRankPhases>;
 
-/// SlowRanks finds stragglers: ranks for which the other ranks wait. Each rank reports its own
+/// SlowRankFinder finds stragglers: ranks for which the other ranks wait. Each rank reports its own
 /// working time in the median step of each interval of kComparedSteps steps. A rank is named if it
 /// took much longer than the median of the ranks with the same work in two consecutive intervals.
 /// Single slow steps have no effect.
-class SlowRanks {
+class SlowRankFinder {
  public:
   /// The number of steps of an interval. The median of an interval is a slow step once 5 of its 10
   /// steps are slow, so a rank is named 15 to 24 steps after it becomes slow, depending on the
@@ -36,7 +36,7 @@ class SlowRanks {
 
   /// Makes the search for rank `rank`. `stages[r]` is the pipeline stage of rank r; ranks of the
   /// same stage have the same work.
-  SlowRanks(int rank, std::vector<int> stages, Sum sum);
+  SlowRankFinder(int rank, std::vector<int> stages, Sum sum);
 
   /// Adds this rank's seconds of a step; called after each step. Collective. Returns the same lines
   /// on all ranks: one for each rank that has become slow, or is no longer slow.

@@ -9,7 +9,7 @@
 #include "program/program.h"
 #include "training/loop_parts.h"
 #include "training/session.h"
-#include "training/step_times.h"
+#include "training/step_time_comparison.h"
 
 namespace ftrun {
 

@@ -28,7 +28,7 @@ class StopAgreement {
   void add_flags(RankFlags& flags) const { add_stop_flag(own_signal_(), flags); }
   void read_flags(const RankFlags& flags) { signal_ = stop_signal_of(flags); }
   /// Collective: reaches the decision outside of a step. Returns true if the run stops.
-  bool agree() {
+  bool decide_outside_step() {
     signal_ = agree_on_signal_(own_signal_());
     return reached();
   }

@@ -80,7 +80,7 @@ void StopLead::add_save_time(double seconds) {
   costs_.longest_save = std::max(costs_.longest_save, seconds);
 }
 
-std::string StopLead::next_warning() {
+std::string StopLead::new_warning() {
   const double needed = costs_.seconds();
   if (lead_seconds_ == 0 || needed <= lead_seconds_ || needed <= kNotableFactor * warned_seconds_)
     return "";

@@ -47,7 +47,7 @@ class StopLead {
   /// Returns a warning, with the calculation, that the lead is too short. Returns "" if the lead is
   /// long enough or was not given, or if the warning was given already for costs that were not much
   /// smaller.
-  std::string next_warning();
+  std::string new_warning();
 
   double lead() const { return lead_seconds_; }
   const StopCosts& costs() const { return costs_; }

@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 Trainer::Trainer(const TrainRequest& request)
     : session_(request),
-      request_(request_of_start(request, session_.agent_launch())),
+      request_(request_of_start(request, session_.torchrun_launch())),
       config_(request_.config),
       stop_(stop_signal, [this](int signal) { return session_.agree_on_stop(signal); }),
       stop_lead_(request_.stop_lead, saves_in_background(config_)),

@@ -24,7 +24,7 @@ TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingP
                         RankFlag::kEvaluationDue, plan.is_first, parts_.clock) {}
 
 void TrainingLoop::run() {
-  review_stop_lead();  // with the measurements of an earlier start
+  warn_of_short_stop_lead();  // with the measurements of an earlier start
   evaluate_at_start();
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
@@ -57,8 +57,8 @@ void TrainingLoop::check_and_save() {
            parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
-    parts_.stop.agree();
-  review_stop_lead();
+    parts_.stop.decide_outside_step();
+  warn_of_short_stop_lead();
 }
 
 /// Saves after a stop signal, without waiting for the data's fingerprint. Says so if a resumed run
@@ -94,7 +94,7 @@ double TrainingLoop::longest_save() const {
 
 /// Warns as soon as the scheduler's lead is too short, and writes the measurements to run.json now,
 /// because a run that is killed at its time limit cannot write them later.
-void TrainingLoop::review_stop_lead() {
+void TrainingLoop::warn_of_short_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (longest_save() > 0) lead.add_save_time(longest_save());
   if (lead.has_grown()) {
@@ -108,14 +108,14 @@ void TrainingLoop::review_stop_lead() {
       log_debug(error.what());
     }
   }
-  if (const std::string warning = lead.next_warning(); !warning.empty())
+  if (const std::string warning = lead.new_warning(); !warning.empty())
     parts_.journal.warn(warning);
 }
 
 StepMetrics TrainingLoop::train_step() {
   const double start = parts_.clock();
   parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
-  const Loader::Fetched fetched = parts_.next_step_batch();
+  const Loader::FetchedBatch fetched = parts_.next_step_batch();
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
   parts_.journal.record_first_batch();
   StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
@@ -172,7 +172,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
 }
 
 void TrainingLoop::record_skipped(const StepRun& step) {
-  std::optional<NonfiniteSearch> search;
+  std::optional<NonfiniteSearchResult> search;
   const bool finite = step.result.finite;
   if (!finite && progress_.skipped.needs_search()) search = parts_.stepper.find_nonfinite(step);
   const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);
@@ -276,7 +276,7 @@ void TrainingLoop::save_last() {
   parts_.data_identity.await_fingerprints(parts_.stop);
   report_unknown_data();
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
-  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.agree();
+  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.decide_outside_step();
 }
 
 }  // namespace ftrun

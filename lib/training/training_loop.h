@@ -53,7 +53,7 @@ class TrainingLoop {
   void save_now();
   void report_unknown_data();
   void check_replicas();
-  void review_stop_lead();
+  void warn_of_short_stop_lead();
 
   void evaluate_at_start();
   bool is_evaluation_due() const;

@@ -188,8 +188,10 @@ class Tensors:
             self._add_file(file, config.get("tie_word_embeddings"))
         for name, by_head in self.heads.items():
             if sorted(by_head) != list(range(len(by_head))):
-                raise UserError(f"{folder}: lacks norms of heads (the last one is "
-                                f"{by_head[max(by_head)][0]})")
+                last = max(by_head)
+                raise UserError(f"{folder}: some heads have no norm: {len(by_head)} of {last + 1} "
+                                f"found, the last is {by_head[last][0]}; restore the missing "
+                                "tensors")
         if "token_embd.weight" not in self.places:
             raise UserError(f"{folder}: holds no embedding ({self.family.embedding}.weight)")
 

@@ -43,7 +43,7 @@ struct Cache {
     fs::create_symlink("../../blobs/" + commit, repository + "/snapshots/" + commit + "/" + file);
   }
   EnvLookup lookup() const { return variables({{"HF_HUB_CACHE", root.path()}}); }
-  FoundFolder find(const std::string& name) const {
+  ResolvedFolder find(const std::string& name) const {
     return find_hub_folder(name, "config.json", lookup());
   }
 };
@@ -111,9 +111,9 @@ TEST_CASE("an existing path is used, and a model of the same name in the cache i
   const fs::path before = fs::current_path();
   fs::create_directories(here / "acme/small-1.5");
   fs::current_path(here.path());
-  const FoundFolder alone = cache.find("acme/small-1.5");
+  const ResolvedFolder alone = cache.find("acme/small-1.5");
   cache.add("main", kFirst);
-  const FoundFolder beside = cache.find("acme/small-1.5");
+  const ResolvedFolder beside = cache.find("acme/small-1.5");
   fs::current_path(before);
   CHECK(alone.folder == "acme/small-1.5");
   CHECK(alone.commit.empty());

@@ -145,7 +145,7 @@ TEST_CASE("a piece that cannot be written fails the stream, at its sync at the l
   }
 }
 
-TEST_CASE("a canceled stream writes nothing after its cancellation") {
+TEST_CASE("a stream that is destroyed before sync() does not sync its file") {
   Calls calls;
   {
     const Staging staging;

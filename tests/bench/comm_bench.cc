@@ -56,8 +56,9 @@ class Baseline {
   explicit Baseline(Rendezvous& rendezvous) {
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        prefixed_store(rendezvous, "bench"), rendezvous.rank(), rendezvous.world_size(), options);
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_with_prefix(rendezvous, "bench"),
+                                                         rendezvous.rank(), rendezvous.world_size(),
+                                                         options);
   }
   void all_reduce(float* data, int64_t count) {
     std::vector<at::Tensor> tensors = {at::from_blob(data, {count})};

@@ -763,8 +763,8 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
   // vector that is split into three tensors.
   const std::vector<int64_t> fused{14, 3}, turned{3, 10};
   const std::vector<Part> parts{
-      {"q", {8, 3}, {.name = "qkv", .shape = fused, .run = 4, .stride = 7}},
-      {"k", {4, 3}, {.name = "qkv", .shape = fused, .first = 4, .run = 2, .stride = 7}},
+      {"q", {8, 3}, {.name = "qkv", .shape = fused, .rows_together = 4, .stride = 7}},
+      {"k", {4, 3}, {.name = "qkv", .shape = fused, .first = 4, .rows_together = 2, .stride = 7}},
       {"v", {2, 3}, {.name = "qkv", .shape = fused, .first = 6, .stride = 7}},
       {"a", {4, 3}, {.name = "ab", .shape = turned, .transposed = true}},
       {"b", {6, 3}, {.name = "ab", .shape = turned, .first = 4, .transposed = true}},

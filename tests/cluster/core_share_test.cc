@@ -48,7 +48,7 @@ TEST_CASE("a quota is divided among the ranks of its group") {
   CHECK(threads({{"n1", limit_of(eight, 64, "job")}}) == "8");
 }
 
-TEST_CASE("a limit is sent to the other ranks unchanged") {
+TEST_CASE("a core limit survives its text form unchanged") {
   const auto there = [](const CoreLimit& limit) {
     const CoreLimit back = parse_core_limit(core_limit_text(limit));
     return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group,
@@ -66,6 +66,9 @@ TEST_CASE("an unparsable text gives a limit of one core") {
     CHECK(limit.count() == 1);
     CHECK(limit.quota == 0);
   }
+}
+
+TEST_CASE("a range of cores in a limit's text is cut at 65,536 cores") {
   CHECK(parse_core_limit("0-2000000000").allowed.size() == 65536);
 }
 

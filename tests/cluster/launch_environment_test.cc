@@ -83,7 +83,7 @@ TEST_CASE(
   REQUIRE(launch.nodes == 2);
   REQUIRE(launch.master_addr == "n1");
   REQUIRE(launch.master_port == 29500);
-  REQUIRE(launch.has_agent_store);
+  REQUIRE(launch.has_torchrun_store);
   REQUIRE(launch.restarts == 0);
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("our supervisor's ranks are recognized by its variables") {
                                            {"MASTER_PORT", "4000"}});
   REQUIRE(launch.kind == LaunchKind::kSupervised);
   REQUIRE(launch.store_fd == 7);
-  REQUIRE_FALSE(launch.has_agent_store);
+  REQUIRE_FALSE(launch.has_torchrun_store);
 }
 
 TEST_CASE("in a SLURM step with uneven nodes the step's numbers override the job's") {

@@ -220,7 +220,7 @@ TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
   SupervisorOptions options;
   options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
-  options.last_saved = [&] { return std::to_string(std::min(saved++, 2)); };
+  options.newest_checkpoint_id = [&] { return std::to_string(std::min(saved++, 2)); };
   REQUIRE(supervise(2, {"only", "1", "signal", "9"}, options).code == 137);
   REQUIRE(failures == 4);  // after the third start nothing new was saved
 }

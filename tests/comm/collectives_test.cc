@@ -493,7 +493,7 @@ TEST_CASE(
     "use") {
   constexpr int64_t kBytes = 7 << 20;
   const CommBuffer buffer = allocate_shared(kBytes);
-  const int fd = find_shared(buffer.data(), kBytes).fd;
+  const int fd = shared_location_of(buffer.data(), kBytes).fd;
   const auto values = input<uint64_t>(0, kBytes / 8);
   // The cases fill half of the second huge page, then all of it, then everything; the last huge
   // page is incomplete.

@@ -189,7 +189,7 @@ TEST_CASE("an overheard proof does not admit a second connection") {
   REQUIRE_FALSE(gets_an_answer(served.port, proof));
   // The server's proof, sent back to it, is not valid as a client's proof.
   const auto by_server = [&](const char* a, const char* b) {
-    return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member);
+    return server_proof(kToken, a, b, StoreAdmission::kAdmitted, member);
   };
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("a", "b"));
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("b", "a"));
@@ -199,7 +199,7 @@ TEST_CASE("an overheard proof does not admit a second connection") {
                                    rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
     REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) !=
             client_proof(kToken, "a", "b", member));
-  REQUIRE(server_proof(kToken, "a", "b", StoreVerdict::kSecondProcess, member) !=
+  REQUIRE(server_proof(kToken, "a", "b", StoreAdmission::kSecondProcess, member) !=
           by_server("a", "b"));
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
     say(std::string(kStoreGreeting) + challenge);
     std::string heard;
     if (!reads(fd.get(), kHelloBytes, heard)) return;
-    const StoreVerdict verdict = StoreVerdict::kAdmitted;
+    const StoreAdmission verdict = StoreAdmission::kAdmitted;
     say(static_cast<char>(verdict) + own +
         server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
     std::string answers;

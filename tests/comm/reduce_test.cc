@@ -6,7 +6,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "comm/narrow_floats.h"
+#include "comm/half_float_conversions.h"
 #include "comm/reduce.h"
 
 #include <catch2/catch.hpp>
@@ -46,7 +46,7 @@ bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 uint16_t f16(float value) {
   uint16_t bits = 0;
-  scalar_narrow_floats().narrow_f16(&value, &bits, 1);
+  scalar_half_float_conversions().narrow_f16(&value, &bits, 1);
   return bits;
 }
 
@@ -77,8 +77,8 @@ void check_sum(DType dtype, uint16_t other) {
 }  // namespace
 
 TEST_CASE("every CPU converts 16-bit floats to the same bits") {
-  const NarrowFloats& fast = narrow_floats();
-  const NarrowFloats& plain = scalar_narrow_floats();
+  const HalfFloatConversions& fast = half_float_conversions();
+  const HalfFloatConversions& plain = scalar_half_float_conversions();
   const std::vector<uint16_t> patterns = every_pattern();
   REQUIRE(equal_bits(converted(fast.widen_f16, patterns), converted(plain.widen_f16, patterns)));
   REQUIRE(equal_bits(converted(fast.widen_bf16, patterns), converted(plain.widen_bf16, patterns)));
@@ -89,7 +89,7 @@ TEST_CASE("every CPU converts 16-bit floats to the same bits") {
 
 TEST_CASE("ranges of any length and alignment are converted completely, and nothing outside them") {
   const std::vector<uint16_t> patterns = every_pattern();
-  const NarrowFloats& fast = narrow_floats();
+  const HalfFloatConversions& fast = half_float_conversions();
   for (int64_t count = 0; count < 40; ++count) {
     const uint16_t* from = patterns.data() + 0x3A01 + count;
     std::vector<float> wide(static_cast<size_t>(count) + 1, -7);

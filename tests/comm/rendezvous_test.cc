@@ -83,7 +83,7 @@ std::string connecting_alone(int step) {
       return;
     }
     rendezvous.all_gather_text("open/" + name, name + " of ranks 0,1 over gloo");
-    const auto store = prefixed_store(rendezvous, "x/gloo");
+    const auto store = store_with_prefix(rendezvous, "x/gloo");
     const std::vector<uint8_t> address = store->get(name + "/1/0");
     rendezvous.all_gather_text("gloo/" + name,
                                with_other_port({address.begin() + 1, address.end()}, step));
@@ -248,14 +248,14 @@ std::string exchange_error(Rendezvous& rendezvous, const std::string& key, const
 
 /// Writes a rank's text to the store; the rank itself does nothing more.
 void write_text_of(Rendezvous& store, const std::string& key, int rank) {
-  prefixed_store(store, cat("x/", key, "/1"))->set(cat(rank), std::vector<uint8_t>{'='});
+  store_with_prefix(store, cat("x/", key, "/1"))->set(cat(rank), std::vector<uint8_t>{'='});
 }
 
 /// Publishes who is absent, as the first rank of a large group does.
 void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
   append_field(list, rank);
-  prefixed_store(store, cat("x/", key, "/1/absent"))
+  store_with_prefix(store, cat("x/", key, "/1/absent"))
       ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }
 

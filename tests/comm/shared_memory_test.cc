@@ -40,7 +40,7 @@ TEST_CASE("a peer's memory is mapped from the file that the peer names") {
   const CommBuffer buffer = allocate_shared(64 << 10);
   std::memset(buffer.as<>() + 5000, 7, 3);
   PeerMemory memory(own_identity());
-  const std::byte* mapped = memory.at(find_shared(buffer.as<>() + 5000, 3));
+  const std::byte* mapped = memory.at(shared_location_of(buffer.as<>() + 5000, 3));
   CHECK(mapped != buffer.as<>() + 5000);
   CHECK(std::memcmp(mapped, buffer.as<>() + 5000, 3) == 0);
 }
@@ -63,7 +63,7 @@ TEST_CASE("dropping a range of a peer's memory also drops the pages that the ker
   const CommBuffer buffer = allocate_shared(kBytes);
   std::memset(buffer.as<>(), 7, kBytes);
   PeerMemory memory(own_identity());
-  std::byte* const mapped = memory.at(find_shared(buffer.data(), kBytes));
+  std::byte* const mapped = memory.at(shared_location_of(buffer.data(), kBytes));
   for (const int64_t at : {int64_t{0}, int64_t{100000}, kBytes - 1}) {
     CHECK(std::to_integer<int>(*static_cast<volatile std::byte*>(mapped + at)) == 7);
     CHECK(mapped_pages(mapped, kBytes) > 0);

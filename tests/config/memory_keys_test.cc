@@ -298,7 +298,9 @@ TEST_CASE("dtypes that contradict each other are refused with position and remed
           "(prescale_gradients at c.yaml:2:21)");
 }
 
-TEST_CASE("bf16 states use DeepSpeed's words") {
+TEST_CASE(
+    "keys of bf16 states have DeepSpeed's names, and master weights in bf16 need stage 1 or "
+    "higher") {
   const std::string master = "bf16_master_weights_and_grads: true",
                     moments = "bf16_optimizer_states: true";
   const auto bf16 = [](const std::string& keys) { return "bf16: {enabled: true, " + keys + "}\n"; };

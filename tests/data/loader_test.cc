@@ -44,7 +44,7 @@ TEST_CASE("the loader gives the same steps as the reader, from any first step", 
                       SequenceOrder(sequences.size(), true, 5), kVocab);
     for (int64_t step = first; step < first + 20; ++step) {
       REQUIRE(loader.next_step() == step);
-      const Loader::Fetched fetched = loader.next();
+      const Loader::FetchedBatch fetched = loader.next();
       StepBatch expected;
       reader.read(step, expected);
       REQUIRE(fetched.batch.step == step);

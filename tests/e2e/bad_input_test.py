@@ -401,12 +401,13 @@ with tempfile.TemporaryDirectory() as scratch:
                                                 train={"steps": 40, "max_nonfinite_steps": 3})), 7)
         place = ("first met by rank 0, forward layer 2 mb 0 (layers.1): sum; "
                  "the weight model.layers.1.mlp.up_proj.weight is not finite")
-        left_out = "loss or gradient is not finite; the update was skipped"
+        left_out = "the loss or the gradient is not finite; the update was skipped"
         assert run.stderr.endswith(
             f"warning: step 1: {left_out} (1 in a row): {place}\n"
             f"warning: step 2: {left_out} (2 in a row): {place}\n"
             f"warning: step 3: {left_out} (3 in a row): {place}\n"
-            f"ftrun: step 3: loss or gradient was not finite for 3 steps in a row: {place}\n"
+            "ftrun: step 3: the loss or the gradient was not finite for 3 steps in a row: "
+            f"{place}\n"
             "  remedy: lower the learning rate, check the data of these steps, or raise "
             "train.max_nonfinite_steps\n"), run.stderr
         record = manifest(job.out("nan-run"))
@@ -417,7 +418,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
         few = must(ftrun("--config", job.config("nan-few", model={"path": str(folder)},
                                                 train={"steps": 2})), 7)
-        assert few.stderr.endswith("ftrun: loss or gradient was not finite in all 2 steps: "
+        assert few.stderr.endswith("ftrun: the loss or the gradient was not finite in all 2 steps: "
                                    f"{place}: nothing was trained\n  remedy: check the weights and "
                                    "the data, or lower the learning rate\n"), few.stderr
         assert not (job.out("nan-few") / "export").exists() and not checkpoints(job.out("nan-few"))
@@ -427,8 +428,8 @@ with tempfile.TemporaryDirectory() as scratch:
         run = job.run("diverged", code=7, optimizer={"type": "SGD", "params": {"lr": 1e30}},
                       gradient_clipping=0.0,
                       train={"steps": 40, "max_nonfinite_steps": 2})
-        assert (re.search(r"\nftrun: step \d+: loss or gradient was not finite for 2 steps in a "
-                          r"row", run.stderr)), run.stderr
+        assert (re.search(r"\nftrun: step \d+: the loss or the gradient was not finite for 2 "
+                          r"steps in a row", run.stderr)), run.stderr
 
     # --- data --------------------------------------------------------------------------------
 

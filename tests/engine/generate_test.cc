@@ -13,12 +13,12 @@ namespace {
 constexpr int64_t kRoom = 8;  // the length of a row, in tokens
 constexpr int32_t kVocabulary = 32;
 
-/// GeneratorFixture is a model with a logits program in addition to its training and evaluation
+/// GeneratorFixture is a model with a generation program in addition to its training and evaluation
 /// programs.
 struct GeneratorFixture {
   GeneratorFixture()
       : fixture(run_of_one_row(), testing::small_model(), *single_rank.group),
-        plan(plan_logits(testing::small_model(), fixture.plan, kRoom)),
+        plan(plan_generation(testing::small_model(), fixture.plan, kRoom)),
         executor(plan.program, plan.model, allocated(), fixture.communicators) {}
 
   static Config run_of_one_row() {
@@ -126,7 +126,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
         testing::RankFixture fixture(config, testing::small_model(), communicators);
-        const ProgramPlan plan = plan_logits(testing::small_model(), fixture.plan, kRoom);
+        const ProgramPlan plan = plan_generation(testing::small_model(), fixture.plan, kRoom);
         fixture.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
         const auto tokens = generate(executor, plan, fixture.memory, prompt, {.tokens = 10},

@@ -704,7 +704,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
                         testing::communicators_of(*single_rank.group),
                         on_gpu ? &emulated.gpu : nullptr);
     fixture.train(1);
-    const ProgramPlan writes = plan_logits(model, fixture.plan, 8);
+    const ProgramPlan writes = plan_generation(model, fixture.plan, 8);
     fixture.memory.allocate(writes.program);
     Executor writer(writes.program, writes.model, fixture.memory, fixture.communicators);
     texts.push_back(

@@ -70,7 +70,7 @@ TEST_CASE("a lane runs in order, and no instruction begins before those it waits
     std::vector<std::atomic<int>> ended(program.instrs.size());
     std::atomic<int> clock = 0;
     std::atomic<bool> wrong = false;
-    Lanes lanes(
+    LaneThreads lanes(
         program,
         [&](const Instr& instr) {
           const InstrId self = id_of(program, instr);
@@ -97,7 +97,7 @@ TEST_CASE("compute runs on the calling thread, and communication concurrently on
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> in_compute, in_communication;
   std::array<std::thread::id, 2> threads;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         const size_t lane = instr.lane == kCompute ? 0 : 1;
@@ -116,7 +116,7 @@ TEST_CASE("compute runs on the calling thread, and communication concurrently on
 TEST_CASE("the time for which compute waited for communication is reported") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   bool slow = true;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication && slow) std::this_thread::sleep_for(300ms);
@@ -136,7 +136,7 @@ TEST_CASE("waits of compute for copies between tiers do not count as communicati
       {{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
   constexpr auto kCopy = 200ms;
   std::promise<void> communicated;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) communicated.set_value();
@@ -157,7 +157,7 @@ TEST_CASE(
       lanes_program({{kCommunication, {}}, {kCompute, {}}, {kCompute, {0}}, {kCommunication, {2}}});
   std::promise<void> begun, released;
   std::atomic<int> aborts = 0, ended = 0;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) {
@@ -189,7 +189,7 @@ TEST_CASE(
 TEST_CASE("a failure of a communication lane releases the compute lane") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   std::atomic<int> computed = 0, aborts = 0;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) throw std::runtime_error("a peer is lost");
@@ -204,7 +204,7 @@ TEST_CASE("a failure of a communication lane releases the compute lane") {
 TEST_CASE("of two failures of lanes the first one is thrown") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> aborted;
-  Lanes lanes(
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCompute) throw std::runtime_error("the cause");
@@ -218,16 +218,16 @@ TEST_CASE("of two failures of lanes the first one is thrown") {
 TEST_CASE("lanes that never ran, ran once or failed can be destroyed") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   within_seconds([&] {
-    const Lanes never(
+    const LaneThreads never(
         program, [](const Instr&) {}, [] {});
   });
   within_seconds([&] {
-    Lanes once(
+    LaneThreads once(
         program, [](const Instr&) {}, [] {});
     once.run_once();
   });
   within_seconds([&] {
-    Lanes failed(
+    LaneThreads failed(
         program, [](const Instr&) { throw std::runtime_error("no"); }, [] {});
     REQUIRE_THROWS(failed.run_once());
   });
@@ -243,7 +243,7 @@ TEST_CASE("lanes whose threads the system refuses throw an error and end those t
     program.instrs.push_back(instr);
   }
   CHECK(testing::error_with_few_threads([&] {
-          const Lanes lanes(
+          const LaneThreads lanes(
               program, [](const Instr&) {}, [] {});
         }) == "the system cannot start another thread: Resource temporarily unavailable");
 }
@@ -256,8 +256,8 @@ TEST_CASE("an instruction is ready when all that it waits for is done") {
       lanes_program({{kCompute, {}}, {kCommunication, {0}}, {kCompute, {}}, {kCommunication, {2}}});
   std::promise<void> go;
   std::vector<bool> ready;
-  Lanes* lanes_in_use = nullptr;
-  Lanes lanes(
+  LaneThreads* lanes_in_use = nullptr;
+  LaneThreads lanes(
       program,
       [&](const Instr& instr) {
         const InstrId id = id_of(program, instr);

@@ -65,11 +65,11 @@ TEST_CASE("near cores: the cores of the node that a GPU is attached to are found
   Sysfs sysfs("0-7", "0-1,4-5", "2-3,6-7");
   sysfs.attach("0000:1b:00.0", "1");
   sysfs.attach("0000:1c:00.0", "-1");
-  REQUIRE(cores_near("0000:1B:00.0", sysfs.root()) == std::vector<int>{2, 3, 6, 7});
-  REQUIRE(cores_near("0000:1C:00.0", sysfs.root()).empty());
-  REQUIRE(cores_near("0000:1D:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near_device("0000:1B:00.0", sysfs.root()) == std::vector<int>{2, 3, 6, 7});
+  REQUIRE(cores_near_device("0000:1C:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near_device("0000:1D:00.0", sysfs.root()).empty());
   sysfs.write("devices/system/node/online", "0");
-  REQUIRE(cores_near("0000:1B:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near_device("0000:1B:00.0", sysfs.root()).empty());
 }
 
 TEST_CASE(
@@ -79,12 +79,12 @@ TEST_CASE(
   sysfs.attach("0000:1b:00.0", "1");
   std::vector<int> bound, after, again;
   std::thread([&] {
-    bound = bind_to_cores_near("0000:1B:00.0", sysfs.root());
+    bound = bind_to_cores_near_device("0000:1B:00.0", sysfs.root());
     after = allowed_cores();
     // Now the thread's binding looks like a scheduler's: one core out of the several that are
     // online.
     sysfs.write("devices/system/cpu/online", "0-1022");
-    again = bind_to_cores_near("0000:1B:00.0", sysfs.root());
+    again = bind_to_cores_near_device("0000:1B:00.0", sysfs.root());
   }).join();
   REQUIRE(bound == std::vector<int>{all.front()});
   REQUIRE(after == bound);

@@ -190,7 +190,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
     std::mutex mutex;
     std::vector<std::vector<int32_t>> written;
     state_saved_on(config, model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
-      const ProgramPlan plan = plan_logits(model, fixture.plan, kRoom);
+      const ProgramPlan plan = plan_generation(model, fixture.plan, kRoom);
       fixture.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
       const bool has_logits = find_result(plan.program) >= 0;

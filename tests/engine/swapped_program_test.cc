@@ -77,7 +77,7 @@ TEST_CASE(
     testing::RankFixture fixture(config, testing::model_of_many_blocks(), communicators, nullptr,
                                  settings);
     communicators.host_world->barrier({"start"});
-    for (Communicator* group : communicators.distinct())
+    for (Communicator* group : communicators.distinct_communicators())
       group->set_timeout(std::chrono::seconds(2));
     messages[rank] = testing::error_text_of([&] { fixture.train(1); });
     blamed[rank] = rendezvous.board().blamed_rank();

@@ -27,7 +27,8 @@
 
 namespace ftrun::testing {
 
-// The letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
+// The letters of the small graphs: B=2 sequences of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24,
+// V=32.
 
 struct BlockShape {
   int64_t rows = 2;
@@ -111,8 +112,8 @@ inline LayerGraph magnitude_graph(const BlockShape& s, bool train = true, int64_
   return g.finish(train, s.recompute);
 }
 
-/// Makes two linear layers of one operand, the second with low-rank adapters of two of its three
-/// parts.
+/// Makes two linear layers, one after the other, the first with low-rank adapters of two of its
+/// three parts.
 inline LayerGraph adapter_graph(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
                 kv = s.kv_heads * s.head_size;
@@ -184,8 +185,8 @@ inline LayerGraph softcap_graph(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a pre-norm block of a plain MLP. With s.biases the layer norm has a weight, and with a
-/// further option a bias too.
+/// Makes a pre-norm block of a plain MLP. With s.biases the layer norm has a weight and a bias, and
+/// the first linear layer a bias.
 inline LayerGraph plain_mlp_graph(const BlockShape& s, bool train = true,
                                   Activation kind = Activation::kGelu) {
   GraphBuilder g("plain", s.tokens(), s.sequence_length, s.dtypes);

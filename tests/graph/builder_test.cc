@@ -23,10 +23,10 @@ std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
   return bug_text([&] { use(g, x); });
 }
 
-TEST_CASE("the tokens of a graph must fill whole rows") {
-  CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "the tokens fill whole rows");
-  CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "the tokens fill whole rows");
-  CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "the tokens fill whole rows");
+TEST_CASE("the tokens of a graph must fill whole sequences") {
+  CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "the tokens fill whole sequences");
+  CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "the tokens fill whole sequences");
+  CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "the tokens fill whole sequences");
   CHECK(bug_text([] { GraphBuilder("layer", 8, 8); }) == "nothing");
 }
 

@@ -426,10 +426,10 @@ TEST_CASE(
 TEST_CASE("rows that do not divide the tokens and empty chunks are defects") {
   CHECK(bug_text([] {
           attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false);
-        }) == "the tokens of attention fill whole rows");
+        }) == "the tokens of attention fill whole sequences");
   CHECK(bug_text([] {
           attention_workspace(10, {1, 1, 4, 0, 1.0, 0}, 4, false);
-        }) == "the tokens of attention fill whole rows");
+        }) == "the tokens of attention fill whole sequences");
   CHECK(bug_text([] {
           cross_entropy_workspace(10, 4, 4, {true, 0}, 4);
         }) == "a chunk of cross entropy has at least one token");

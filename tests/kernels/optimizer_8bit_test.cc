@@ -59,7 +59,7 @@ struct State8bit {
 
 /// Returns the code with the nearest value; of two equally near ones the even code. A negative
 /// share of a first moment gets a code with a negative value.
-uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
+uint8_t nearest_code(const DynamicCodeMap& map, float share, bool has_negative) {
   int best = 0;
   for (int code = 1; code < kCodes; ++code) {
     const float halfway = (map.values[code - 1] + map.values[code]) * 0.5F;
@@ -70,7 +70,7 @@ uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
 }
 
 Floats decoded(const State8bit& state, int s) {
-  const CodeMap& map = s == 0 ? kSignedCodeMap : kUnsignedCodeMap;
+  const DynamicCodeMap& map = s == 0 ? kSignedCodeMap : kUnsignedCodeMap;
   Floats numbers;
   for (size_t i = 0; i < state.codes[s].size(); ++i)
     numbers.push_back(map.values[state.codes[s][i]] * state.scales[s][i / kCodeBlock]);
@@ -106,7 +106,7 @@ Floats gradients_at(int step, size_t count) {
 }
 
 TEST_CASE("the maps of codes are sorted, contain 0 and 1, and agree with bitsandbytes in samples") {
-  for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
+  for (const DynamicCodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
     for (int code = 1; code < kCodes; ++code) {
       CAPTURE(code);
       REQUIRE(map->values[code - 1] < map->values[code]);

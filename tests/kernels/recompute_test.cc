@@ -71,7 +71,7 @@ class BlockRun {
     const bool given = value.role == ValueRole::kInput || value.role == ValueRole::kParam ||
                        value.role == ValueRole::kOutputGrad;
     if (!given) return;
-    if (value.dtype == DType::kI32) {  // starts: each row is one document
+    if (value.dtype == DType::kI32) {  // starts: each sequence is one document
       std::memset(storage_[i], 0, static_cast<size_t>(value.bytes()));
       return;
     }

@@ -127,7 +127,7 @@ TEST_CASE(
   const Machine machine =
       parse_machine("m.yaml", gpus + "host_memory_capacity: 2 TB\nprice: 2.5 USD/h\n");
   CHECK(machine.host_memory_capacity == 2e12);
-  CHECK(machine.price == Price{2.5, "USD"});
+  CHECK(machine.price == DevicePrice{2.5, "USD"});
   CHECK(parse_machine("again.yaml", machine_yaml(machine)) == machine);
   const std::pair<const char*, const char*> wrong[] = {
       {"price: 2.5", "\"2.5\" has no unit, such as USD/h"},
@@ -144,7 +144,7 @@ TEST_CASE(
   CHECK_THROWS_WITH(parse_machine("m.yaml", std::string(kFile) + "host_memory_capacity: 2 TB\n"),
                     Catch::Contains("host_memory_capacity is for machines with GPUs"));
   std::string reason;
-  CHECK(parse_price("2.5", reason) == Price{2.5, ""});
+  CHECK(parse_price("2.5", reason) == DevicePrice{2.5, ""});
   for (const char* text : {"0x10", "inf", "nan USD/h", "2,5"}) {
     INFO(text);
     CHECK(parse_price(text, reason) == std::nullopt);

@@ -52,7 +52,7 @@ TEST_CASE("the defaults of an optimizer's parameters are in range and contradict
       REQUIRE(optimizer.defaults.*(*number) >= parameter.least.value_or(0));
       REQUIRE(optimizer.defaults.*(*number) < parameter.bound.value_or(10'000));
     }
-    if (optimizer.fault != nullptr) REQUIRE_FALSE(optimizer.fault(default_config(type)));
+    if (optimizer.conflict != nullptr) REQUIRE_FALSE(optimizer.conflict(default_config(type)));
   }
 }
 
@@ -84,9 +84,9 @@ TEST_CASE("SGD keeps a buffer where it has momentum") {
   sgd.momentum = 0.9;
   REQUIRE(optimizer_states(sgd).size() == 1);
   sgd.nesterov = true;
-  REQUIRE_FALSE(optimizer_of(sgd.type).fault(sgd));
+  REQUIRE_FALSE(optimizer_of(sgd.type).conflict(sgd));
   sgd.dampening = 0.1;
-  REQUIRE(optimizer_of(sgd.type).fault(sgd)->parameter == "nesterov");
+  REQUIRE(optimizer_of(sgd.type).conflict(sgd)->parameter == "nesterov");
 }
 
 TEST_CASE("the types that have a parameter are listed, each followed by its variants") {

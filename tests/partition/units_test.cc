@@ -57,7 +57,7 @@ TEST_CASE("granularity model makes the model one unit") {
         "unit 0 model: 45056 elements (39792 in 20 tensors), layers 0,1,2,3\n");
 }
 
-TEST_CASE("granularities have the names of the config's values") {
+TEST_CASE("names of granularities are the values of the config") {
   CHECK(name_of(UnitGranularity::kBlock) == "block");
   CHECK(name_of(UnitGranularity::kLayer) == "layer");
   CHECK(name_of(UnitGranularity::kModel) == "model");

@@ -144,13 +144,13 @@ TEST_CASE("embedding and head that cost as much as some blocks leave their stage
   CHECK(counts[0] < counts[1]);
   CHECK(counts[2] < counts[1]);
   CHECK(counts[0] + counts[1] + counts[2] == 12);
-  const auto by = [&](PipelinePartition what) {
+  const auto by = [&](PipelineBalance what) {
     return blocks_of(model, balance_stages(model, 3, 1, ChunkPlacement::kLoop, what));
   };
-  CHECK(by(PipelinePartition::kBlocks) == Counts{4, 4, 4});
-  CHECK(by(PipelinePartition::kLayers) == Counts{3, 5, 4});
+  CHECK(by(PipelineBalance::kBlocks) == Counts{4, 4, 4});
+  CHECK(by(PipelineBalance::kLayers) == Counts{3, 5, 4});
   // A block has 1,952 parameters; each matrix of the vocabulary has 32,000.
-  CHECK(by(PipelinePartition::kParameters) == Counts{1, 10, 1});
+  CHECK(by(PipelineBalance::kParameters) == Counts{1, 10, 1});
   CHECK_THROWS(
       balance_stages(build_model(config, {2, 4}, Mode::kEvaluate), 3, 1, ChunkPlacement::kLoop));
 }

@@ -43,10 +43,10 @@ TEST_CASE("an evaluation step has no gradients, optimizer states or saved values
   }
 }
 
-TEST_CASE("a logits step runs forward once and keeps one row of logits per token") {
+TEST_CASE("a generation step runs forward once and keeps one row of logits per token") {
   const PartitionedModel built =
       build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
-  const Program program = build_logits_step(built.model, built.partition, {}).program;
+  const Program program = build_generation_step(built.model, built.partition, {}).program;
   CHECK(labels(program) ==
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
         "0\nforward layer 3 mb 0\n");
@@ -69,7 +69,7 @@ TEST_CASE("evaluation of one more micro-batch needs no more arena") {
   CHECK(arena(1) == arena(4));
 }
 
-TEST_CASE("forward and logits steps of random models pass the checker") {
+TEST_CASE("forward and generation steps of random models pass the checker") {
   std::mt19937_64 random(51);
   for (int round = 0; round < 30; ++round) {
     const ModelConfig config = random_config(random);
@@ -79,7 +79,7 @@ TEST_CASE("forward and logits steps of random models pass the checker") {
                       .program)
                 .empty());
     const PartitionedModel logits = build(config, Mode::kLogits, kGranularities[round % 3]);
-    REQUIRE(check(build_logits_step(logits.model, logits.partition, {}).program).empty());
+    REQUIRE(check(build_generation_step(logits.model, logits.partition, {}).program).empty());
   }
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
     const StepProgram step =
         mode == Mode::kEvaluate
             ? build_evaluation_step(model, step_case.built.partition, step_case.options)
-            : build_logits_step(model, step_case.built.partition, step_case.options);
+            : build_generation_step(model, step_case.built.partition, step_case.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
       REQUIRE(axes_in(step.program, gather->group()) == "data");
@@ -165,7 +165,8 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
     options.state.secondary_shards = neighbors;
     const Program program = built.step(options, 4);
     options.state.data = {4, 0};
-    const TrafficTheory theory = traffic_theory(program, built.model, built.partition, options);
+    const TrafficTheory theory =
+        compare_traffic_with_theory(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
     CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (neighbors - 1) / neighbors);
@@ -191,8 +192,9 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   options.state.secondary_shards = 2;
   const Program program = built.step(options, 4);
   options.state.data = {4, 0};
-  CHECK(planned_traffic_text(program_traffic(program),
-                             traffic_theory(program, built.model, built.partition, options)) ==
+  CHECK(planned_traffic_text(
+            program_traffic(program),
+            compare_traffic_with_theory(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
         "  all_reduce over 4 ranks along data, 2 calls                                252 B\n"
         "  reduce_scatter over 4 ranks along data, 6 calls                         294912 B\n"

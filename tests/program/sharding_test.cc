@@ -356,7 +356,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     const ModelDescription logits = step_case.model_for(Mode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
-                                   build_logits_step(logits, built.partition, mine).program})
+                                   build_generation_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
         if (!buffer.persistent_kind) continue;
         const BufferId in_training = find_persistent(train, *buffer.persistent_kind, buffer.tier);
@@ -702,7 +702,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
-         traffic_theory(program, built.model, built.partition, options).deviations)
+         compare_traffic_with_theory(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
   // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,

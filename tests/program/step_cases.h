@@ -23,7 +23,7 @@ struct Mesh {
   int secondary_shards = 1;
   int tensor = 1;
   int stages = 1;
-  /// The number of neighboring shards that share each row of tokens; it divides `shards`.
+  /// The number of neighboring shards that share each sequence; it divides `shards`.
   int context = 1;
   /// Returns the number of ranks that have different tokens.
   int data() const { return shards * replicas; }

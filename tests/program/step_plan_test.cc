@@ -108,7 +108,8 @@ TEST_CASE("context ranks change what follows from the state, not what follows fr
   CHECK(both.options.bucket_elements == four.options.bucket_elements);
   CHECK(both.options.bucket_elements < two.options.bucket_elements);
   const auto theory = [](const StepPlan& step) {
-    return traffic_theory(step.train.program, step.train.model, step.partition, step.options);
+    return compare_traffic_with_theory(step.train.program, step.train.model, step.partition,
+                                       step.options);
   };
   CHECK(theory(both).ranks == 4);
   CHECK(theory(both).bytes == theory(four).bytes);
@@ -356,7 +357,7 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
         }
         std::vector<ProgramPlan> logits;
         for (const StepPlan& plan : plans)
-          logits.push_back(plan_logits(small_config(2, false), plan, 6));
+          logits.push_back(plan_generation(small_config(2, false), plan, 6));
         std::vector<const Program*> programs;
         for (const ProgramPlan& pass : logits) programs.push_back(&pass.program);
         CHECK(check_programs(programs) == std::vector<std::string>{});
@@ -437,7 +438,7 @@ TEST_CASE("tensor-parallel ranks send the bytes of the published formula") {
           if (row.axes.starts_with("tensor")) sent += row.bytes;
         CHECK(sent == micro_batches * (in_blocks + ends + statistics) + shared);
         const TrafficTheory theory =
-            traffic_theory(plan.train.program, model, plan.partition, plan.options);
+            compare_traffic_with_theory(plan.train.program, model, plan.partition, plan.options);
         int64_t explained = 0;
         for (const TrafficDeviation& deviation : theory.deviations)
           if (deviation.cause.find("tensor-parallel") != std::string::npos)

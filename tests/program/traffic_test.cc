@@ -58,8 +58,8 @@ TEST_CASE(
     const Program& program = steps.back().program;
     const StepOptions options = step_case.options_of_rank(step_case.mesh.ranks() - 1);
     const Traffic traffic = program_traffic(program);
-    const TrafficTheory theory =
-        traffic_theory(program, step_case.built.model, step_case.built.partition, options);
+    const TrafficTheory theory = compare_traffic_with_theory(program, step_case.built.model,
+                                                             step_case.built.partition, options);
     INFO("round " << round << ": " << step_case.text() << "\n"
                   << planned_traffic_text(traffic, theory));
     REQUIRE(traffic.bytes == expected_bytes(program, step_case.mesh));
@@ -167,7 +167,8 @@ TEST_CASE(
   options.state.zero_stage = 3;
   options.state.data = {2, 0};
   const Program program = built.step(options, 2);
-  const TrafficTheory theory = traffic_theory(program, built.model, built.partition, options);
+  const TrafficTheory theory =
+      compare_traffic_with_theory(program, built.model, built.partition, options);
   INFO(planned_traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
   // The packed units of the two blocks are gathered in forward and in backward, half from the other
@@ -192,7 +193,8 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
       options.state.data = {ranks, 0};
       const Program program = built.step(options, ranks);
       const Traffic traffic = program_traffic(program);
-      const TrafficTheory theory = traffic_theory(program, built.model, built.partition, options);
+      const TrafficTheory theory =
+          compare_traffic_with_theory(program, built.model, built.partition, options);
       INFO(planned_traffic_text(traffic, theory));
       const int64_t psi = count_parameters(built.model).total;
       CHECK(theory.parameters == psi);
@@ -238,7 +240,8 @@ TEST_CASE(
       options.state.zero_stage = stage;
       options.state.data = {ranks, 0};
       const Program program = built.step(options, ranks);
-      const TrafficTheory theory = traffic_theory(program, built.model, built.partition, options);
+      const TrafficTheory theory =
+          compare_traffic_with_theory(program, built.model, built.partition, options);
       INFO("stage " << stage << " on " << ranks);
       const int64_t psi = count_parameters(built.model).total;
       const int64_t expected = (stage == 3 ? 3 : 2) * psi * 4 * (ranks - 1) / ranks;
@@ -261,8 +264,9 @@ TEST_CASE("parameters kept for their next use are not sent again") {
   const auto kept = [&](int64_t distance) {
     options.reuse_distance = distance;
     const Program program = built.step(options, 4);
-    return deviation_bytes(traffic_theory(program, built.model, built.partition, options),
-                           "gathered parameters that were kept");
+    return deviation_bytes(
+        compare_traffic_with_theory(program, built.model, built.partition, options),
+        "gathered parameters that were kept");
   };
   CHECK(kept(0) == 0);
   // The head and two blocks, 4096 elements per rank, are still gathered when backward begins.
@@ -275,8 +279,9 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   options.state.zero_stage = 3;
   options.state.data = {2, 0};
   const Program program = built.step(options);
-  CHECK(planned_traffic_text(program_traffic(program),
-                             traffic_theory(program, built.model, built.partition, options)) ==
+  CHECK(planned_traffic_text(
+            program_traffic(program),
+            compare_traffic_with_theory(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
         "  all_reduce over 2 ranks along data, 2 calls                                120 B\n"
         "  reduce_scatter over 2 ranks along data, 6 calls                          98304 B\n"
@@ -294,8 +299,9 @@ TEST_CASE("the table of tensor ranks shows what their layers exchange") {
   StepOptions options;
   options.state.tensor = {2, 0};
   const Program program = built.step(options, 1);
-  CHECK(planned_traffic_text(program_traffic(program),
-                             traffic_theory(program, built.model, built.partition, options)) ==
+  CHECK(planned_traffic_text(
+            program_traffic(program),
+            compare_traffic_with_theory(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
         "  all_reduce over 2 ranks along tensor, 5 calls                              360 B\n"
         "  reduce_scatter over 2 ranks along tensor, 6 calls                          768 B\n"

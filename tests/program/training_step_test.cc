@@ -300,8 +300,8 @@ TEST_CASE("a step needs a model that was built for it") {
                     Catch::Contains("a training step needs a model built for training"));
   CHECK_THROWS_WITH(build_evaluation_step(train.model, train.partition, {}),
                     Catch::Contains("an evaluation step needs a model built for evaluation"));
-  CHECK_THROWS_WITH(build_logits_step(train.model, train.partition, {}),
-                    Catch::Contains("a logits step needs a model built for logits"));
+  CHECK_THROWS_WITH(build_generation_step(train.model, train.partition, {}),
+                    Catch::Contains("a generation step needs a model built for logits"));
 }
 
 }  // namespace

@@ -146,9 +146,9 @@ TEST_CASE("a run that a torchrun agent started is identified by the agent") {
   RunManifest manifest = running("", kStarted + 5);
   manifest.environment = {{launch_variables::kAgent, "91"}};
   put_file(path, manifest_text(manifest));
-  REQUIRE(agent_wrote_manifest(path, "91"));
-  REQUIRE_FALSE(agent_wrote_manifest(path, "92"));
-  REQUIRE_FALSE(agent_wrote_manifest(folder / "none.json", "91"));
+  REQUIRE(torchrun_wrote_manifest(path, "91"));
+  REQUIRE_FALSE(torchrun_wrote_manifest(path, "92"));
+  REQUIRE_FALSE(torchrun_wrote_manifest(folder / "none.json", "91"));
   REQUIRE_FALSE(wrote_manifest(path, {91, kStarted}));
 }
 

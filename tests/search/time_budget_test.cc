@@ -10,7 +10,7 @@ constexpr double kSeconds = 1e6;
 
 TEST_CASE("a search learns from its plans how long others take") {
   TimeBudget time(kSeconds);
-  CHECK_FALSE(time.has_used(0.1));
+  CHECK_FALSE(time.has_spent(0.1));
   CHECK_FALSE(time.bounds_time_is_over());
   CHECK(time.remaining_seconds() > 0.9 * kSeconds);
   CHECK(time.ends_in_time(1e9));  // 1e4 s, as long as no plan was made
@@ -22,8 +22,8 @@ TEST_CASE("a search learns from its plans how long others take") {
 
 TEST_CASE("only the first plan may end a second late") {
   const TimeBudget time(kSeconds);
-  CHECK(time.may_end_first_plan_at(kSeconds + 1));
-  CHECK_FALSE(time.may_end_first_plan_at(kSeconds + 1.5));
+  CHECK(time.may_first_plan_end_at(kSeconds + 1));
+  CHECK_FALSE(time.may_first_plan_end_at(kSeconds + 1.5));
   CHECK(time.deadline() > TimeBudget::Clock::now());
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
   TimeBudget time(kSeconds);
   time.add_plan_effort(1);
   time.add_plan_seconds(1);
-  TimeBudget more = time.for_more_nodes(0.5 * kSeconds);
+  TimeBudget more = time.budget_for_more_nodes(0.5 * kSeconds);
   CHECK(time.may_plan_late());
   CHECK_FALSE(more.may_plan_late());
   CHECK(more.ends_in_time(0.3 * kSeconds));
@@ -45,7 +45,7 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
 TEST_CASE("a search without time has no time for bounds or plans") {
   const TimeBudget time(-1);
   CHECK(time.bounds_time_is_over());
-  CHECK(time.has_used(1));
+  CHECK(time.has_spent(1));
   CHECK_FALSE(time.ends_in_time(1));
 }
 

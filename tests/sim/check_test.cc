@@ -410,7 +410,7 @@ std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384
 TEST_CASE("a write over a result is noticed, although no instruction reads the result") {
   const PartitionedModel built =
       build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
-  Program program = build_logits_step(built.model, built.partition, {}).program;
+  Program program = build_generation_step(built.model, built.partition, {}).program;
   const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
   REQUIRE(last >= 0);
   REQUIRE(earlier != last);

@@ -112,9 +112,9 @@ TEST_CASE("a tier that is too small for some ranks says how many, and which need
     CHECK(found[0].rank == most - needed.begin());
     CHECK(found[0].needed == *most);
   }
-  CHECK(to_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
+  CHECK(over_budget_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
         "1 rank needs more than 1.00 MiB of the host tier: rank 3 needs 2.00 MiB");
-  CHECK(to_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
+  CHECK(over_budget_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
         "12 ranks need more than 1.00 MiB of the device tier; rank 0 needs the most: 2.00 MiB");
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("the device and host tiers of a rank may share one budget") {
   const std::vector<OverBudget> over = all.over_budget(budget, true);
   REQUIRE(over.size() == 1);
   CHECK(over[0].needed == memory.main_memory());
-  CHECK(to_text(over[0]).find(" of the device and host tiers") != std::string::npos);
+  CHECK(over_budget_text(over[0]).find(" of the device and host tiers") != std::string::npos);
   CHECK(all.over_budget(budget).empty());
 }
 

@@ -93,7 +93,7 @@ bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
   Walk walk(world, schedules);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
-  return walk.fault().empty();
+  return walk.fault_text().empty();
 }
 
 /// Damages the schedule of a class in one of four ways: an entry is missing, two are swapped, an

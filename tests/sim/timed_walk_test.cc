@@ -25,8 +25,8 @@ namespace {
 using namespace testing;
 
 /// Returns the times of a single rank, where instruction i costs costs[i].
-RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int cores) {
-  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+RankWalkTimes timed(const Program& program, const std::vector<InstrCost>& costs, int cores) {
+  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   return timed_walk(world, schedules, {1, cores},
@@ -41,7 +41,7 @@ TEST_CASE("lanes run at the same time, and an instruction begins when its waits 
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
-  const RankTime time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
+  const RankWalkTimes time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
   // Compute is idle from 40, when its second instruction is done, to 110.
@@ -54,7 +54,7 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
-  const RankTime time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
+  const RankWalkTimes time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 95);
   CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 60);
   REQUIRE(time.idle_by_lane.size() > static_cast<size_t>(Lane::kToHost));
@@ -146,11 +146,11 @@ Picoseconds walked(const Config& config, const ModelConfig& model) {
   std::vector<LaneSchedule> schedules;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     programs.push_back(&all.plan(c).train.program);
-    schedules.push_back(whole_schedule(*programs.back()));
+    schedules.push_back(lane_schedule(*programs.back()));
   }
   const World world = world_of(all.classes(), programs, own.options.state);
   const auto blocks = static_cast<int32_t>(model.layers);
-  const std::vector<RankTime> times =
+  const std::vector<RankWalkTimes> times =
       timed_walk(world, schedules, {1, 1}, [&](int32_t, const Instr& instr) {
         const bool is_block = instr.layer >= 1 && instr.layer <= blocks;
         if (!is_block) return InstrCost{};
@@ -166,7 +166,7 @@ Picoseconds walked(const Config& config, const ModelConfig& model) {
         }
       });
   Picoseconds end = 0;
-  for (const RankTime& time : times) end = std::max(end, time.end);
+  for (const RankWalkTimes& time : times) end = std::max(end, time.end);
   return end;
 }
 
@@ -205,7 +205,7 @@ struct CostedWorld {
   CostedWorld(const RankClasses& classes, const std::vector<const Program*>& programs,
               const StateOptions& state)
       : world(world_of(classes, programs, state)), slowness(programs.size(), 1) {
-    for (const Program* program : programs) schedules.push_back(whole_schedule(*program));
+    for (const Program* program : programs) schedules.push_back(lane_schedule(*program));
   }
 
   void slow_down(size_t rank, int64_t times) {
@@ -218,7 +218,7 @@ struct CostedWorld {
 
   /// Walks `ranks`: this world, or one that was folded from it. The cost of an instruction depends
   /// on its position in the program, that of an exchange on the number of members.
-  std::vector<RankTime> walk(const World& ranks) const {
+  std::vector<RankWalkTimes> walk(const World& ranks) const {
     return timed_walk(ranks, schedules, {1, 1}, [this](int32_t program, const Instr& instr) {
       const Program& of = *world.programs[static_cast<size_t>(program)];
       if (instr.communicates()) return InstrCost{100 * of.place_in_group(instr.group()).count, 0};
@@ -235,18 +235,18 @@ std::vector<int32_t> program_numbers(size_t count) {
   return numbers;
 }
 
-Picoseconds last_end(const std::vector<RankTime>& times) {
+Picoseconds last_end(const std::vector<RankWalkTimes>& times) {
   Picoseconds end = 0;
-  for (const RankTime& time : times) end = std::max(end, time.end);
+  for (const RankWalkTimes& time : times) end = std::max(end, time.end);
   return end;
 }
 
 /// Requires that each rank of the folded world has the times of the lowest rank that it stands for.
-void require_same_times(const World& folded, const std::vector<RankTime>& of_folded,
-                        const std::vector<RankTime>& of_all) {
+void require_same_times(const World& folded, const std::vector<RankWalkTimes>& of_folded,
+                        const std::vector<RankWalkTimes>& of_all) {
   for (size_t cell = 0; cell < of_folded.size(); ++cell) {
-    const RankTime& one = of_folded[cell];
-    const RankTime& rank = of_all[static_cast<size_t>(folded.ranks[cell].number)];
+    const RankWalkTimes& one = of_folded[cell];
+    const RankWalkTimes& rank = of_all[static_cast<size_t>(folded.ranks[cell].number)];
     REQUIRE(one.end == rank.end);
     REQUIRE(one.busy == rank.busy);
     REQUIRE(one.idle_by_cause == rank.idle_by_cause);
@@ -314,7 +314,7 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
     }
     const auto folded = folded_world(costed.world, program_numbers(costed.schedules.size()));
     if (!folded) continue;
-    const std::vector<RankTime> all = costed.walk(costed.world);
+    const std::vector<RankWalkTimes> all = costed.walk(costed.world);
     require_same_times(*folded, costed.walk(*folded), all);
     ++compared;
     slowed += has_slow ? 1 : 0;

@@ -151,7 +151,7 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
                                               {.lane = Lane::kCompute, .buffer = 3}});
-  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -177,7 +177,7 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
   CHECK(ready() == std::vector<InstrId>{2});
   finish(2);
   CHECK(ready().empty());
-  CHECK(walk.fault() == "");
+  CHECK(walk.fault_text() == "");
 }
 
 TEST_CASE("the last ready instruction takes the place of a done one, and new ones come after it") {
@@ -185,7 +185,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
                                               {.lane = Lane::kToHost, .buffer = 1},
                                               {.lane = Lane::kDisk, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {0}}});
-  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -207,7 +207,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
 
 TEST_CASE("the members of a lane head can still be read after another instruction has ended") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
-  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -228,12 +228,12 @@ TEST_CASE(
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   const auto walk_to = [&](bool finite, size_t steps) {
-    const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+    const std::vector<LaneSchedule> schedules{lane_schedule(program)};
     Walk walk(world, schedules);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);
     return walk.ready().empty()
-               ? walk.fault()
+               ? walk.fault_text()
                : cat(walk.runs_in_step(walk.ready()[0]) ? "takes part" : "is left out");
   };
   CHECK(walk_to(true, 1) == "rank 0: instruction 1 (begin) starts before the decision");

@@ -16,7 +16,7 @@ FakeRun::FakeRun(const Config& given, int64_t total_steps)
   batch_.counted_tokens_local = batch_.counted_tokens_global = 10;
   next_step_batch = [this] {
     calls.push_back(cat("next ", progress.step + 1));
-    return Loader::Fetched{batch_, 0.25};
+    return Loader::FetchedBatch{batch_, 0.25};
   };
 }
 
@@ -53,7 +53,7 @@ void FakeRun::record_measurements(const StepMetrics& of_step) {
   calls.push_back(cat("measurements ", of_step.step));
 }
 
-NonfiniteSearch FakeRun::find_nonfinite(const StepRun&) {
+NonfiniteSearchResult FakeRun::find_nonfinite(const StepRun&) {
   calls.push_back(cat("find ", progress.step));
   return {"rank 1, forward layer 2", false};
 }
@@ -90,7 +90,7 @@ std::vector<EvaluationResult> FakeRun::results_of(double loss) const {
 std::optional<std::vector<EvaluationResult>> FakeRun::evaluate(StopAgreement& agreement) {
   calls.push_back(cat("evaluate ", progress.step));
   if (stopped_evaluation == progress.step) {
-    agreement.agree();
+    agreement.decide_outside_step();
     return std::nullopt;
   }
   const auto loss = losses.find(progress.step);

@@ -30,7 +30,7 @@ class FakeRun : public Stepper,
   void run(StepRun& step) override;
   void add_memory_and_traffic(StepMetrics&) const override {}
   void record_measurements(const StepMetrics& metrics) override;
-  NonfiniteSearch find_nonfinite(const StepRun& step) override;
+  NonfiniteSearchResult find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;
 
@@ -57,7 +57,7 @@ class FakeRun : public Stepper,
   LoopPlan plan;
   TrainingProgress progress;
   /// Returns the next batches; by default each has 10 counted tokens.
-  std::function<Loader::Fetched()> next_step_batch;
+  std::function<Loader::FetchedBatch()> next_step_batch;
 
   /// Changes the results of a step, by step: loss, norm, tokens, the flags of all ranks.
   std::map<int64_t, std::function<void(StepRun&)>> at;

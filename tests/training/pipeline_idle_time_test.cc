@@ -32,7 +32,7 @@ class TimedWorld {
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs) schedules_.push_back(whole_schedule(*program));
+    for (const Program* program : world_.programs) schedules_.push_back(lane_schedule(*program));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
@@ -49,7 +49,7 @@ class TimedWorld {
       run_on_all_ranks(walk, walk.ready().front());
       walk.finish(0);
     }
-    REQUIRE(walk.fault() == "");
+    REQUIRE(walk.fault_text() == "");
     std::vector<PipelineSeconds> found;
     for (const Rank& rank : ranks_) found.push_back(rank.clock.seconds());
     return found;
@@ -66,12 +66,13 @@ class TimedWorld {
 
   /// Runs a collective or a transfer; it begins when the last of its ranks has reached it.
   void run_on_all_ranks(const Walk& walk, Walk::LaneHead lane_head) {
-    const std::span<const int32_t> members = walk.members(lane_head);
+    const std::span<const int32_t> members = walk.joint_members(lane_head);
     double start = 0;
     for (const int32_t member : members)
-      start = std::max(start, arrival_of(member, walk.instr(walk.lane_head_of(member, lane_head))));
+      start = std::max(start,
+                       arrival_of(member, walk.instr(walk.lane_head_of_member(member, lane_head))));
     for (const int32_t member : members) {
-      const Instr& instr = walk.instr(walk.lane_head_of(member, lane_head));
+      const Instr& instr = walk.instr(walk.lane_head_of_member(member, lane_head));
       Rank& rank = ranks_[static_cast<size_t>(member)];
       const double end = start + seconds_(member, instr);
       if (instr.lane == Lane::kCompute) record_instr(rank, instr, end - start);

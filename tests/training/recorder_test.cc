@@ -232,12 +232,12 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
             ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
             "was ");
     CHECK(require_error(ExitCode::kUsage, [&] {
-            recorder.admit_run(make_manifest(request));
+            recorder.check_resumed_run(make_manifest(request));
           }).starts_with(expected));
   }
   request.resume.allowed = {"config.train.seed"};
   Recorder recorder(request);
-  recorder.admit_run(make_manifest(request));
+  recorder.check_resumed_run(make_manifest(request));
 }
 
 TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
@@ -253,7 +253,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   saved.model_fingerprint = saved.data_fingerprint = "";
   Recorder recorder(request);
   const std::string log = logged([&] {
-    recorder.admit_run(make_manifest(request));
+    recorder.check_resumed_run(make_manifest(request));
     recorder.admit_checkpoint(folder / "run/checkpoints/step-00000002", saved,
                               make_manifest(request));
   });
@@ -271,7 +271,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
   CHECK(logged([&] {
-          recorder.admit_run(make_manifest(request));
+          recorder.check_resumed_run(make_manifest(request));
         }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
         std::string::npos);
   CheckpointMeta saved = testing::toy_meta(2, 1);

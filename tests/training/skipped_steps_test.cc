@@ -42,31 +42,32 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// Counts a step that is not finite as the trainer does, which searches for the place only if the
 /// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
-  return skipped.add_step(
-      step, false,
-      skipped.needs_search() ? std::optional(NonfiniteSearch{.location = found}) : std::nullopt);
+  return skipped.add_step(step, false,
+                          skipped.needs_search()
+                              ? std::optional(NonfiniteSearchResult{.location = found})
+                              : std::nullopt);
 }
 
 TEST_CASE(
     "consecutive steps that are not finite are counted, and the place of the first one is named") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.needs_search());
-  REQUIRE(
-      bad(skipped, 7, kPlace) ==
-      "step 7: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
-          kPlace);
+  REQUIRE(bad(skipped, 7, kPlace) ==
+          "step 7: the loss or the gradient is not finite; the update was skipped (1 in a row): "
+          "first met by " +
+              kPlace);
   REQUIRE_FALSE(skipped.needs_search());
-  REQUIRE(
-      bad(skipped, 8, "elsewhere") ==
-      "step 8: loss or gradient is not finite; the update was skipped (2 in a row): first met by " +
-          kPlace);
+  REQUIRE(bad(skipped, 8, "elsewhere") ==
+          "step 8: the loss or the gradient is not finite; the update was skipped (2 in a row): "
+          "first met by " +
+              kPlace);
   REQUIRE(refusal(skipped, 8) == "");
-  REQUIRE(
-      bad(skipped, 9, "elsewhere") ==
-      "step 9: loss or gradient is not finite; the update was skipped (3 in a row): first met by " +
-          kPlace);
+  REQUIRE(bad(skipped, 9, "elsewhere") ==
+          "step 9: the loss or the gradient is not finite; the update was skipped (3 in a row): "
+          "first met by " +
+              kPlace);
   REQUIRE(refusal(skipped, 9) ==
-          "7: step 9: loss or gradient was not finite for 3 steps in a row: first met by " +
+          "7: step 9: the loss or the gradient was not finite for 3 steps in a row: first met by " +
               kPlace +
               " | lower the learning rate, check the data of these steps, or raise "
               "train.max_nonfinite_steps");
@@ -80,8 +81,8 @@ TEST_CASE("after a finite step, the next step that is not finite is searched aga
   REQUIRE(skipped.add_step(3, true, std::nullopt) == "");
   REQUIRE(skipped.needs_search());
   REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
-          "step 4: loss or gradient is not finite; the update was skipped (1 in a row): first met "
-          "by rank 0, elsewhere");
+          "step 4: the loss or the gradient is not finite; the update was skipped (1 in a row): "
+          "first met by rank 0, elsewhere");
   REQUIRE(refusal(skipped, 4) == "");
   REQUIRE(skipped.total() == 3);
 }
@@ -91,19 +92,21 @@ TEST_CASE("if only a sum of gradients is not finite, consecutive such steps are 
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
-          "step 1: loss or gradient is not finite; the update was skipped (1 in a row)" + no_layer);
+          "step 1: the loss or the gradient is not finite; the update was skipped (1 in a row)" +
+              no_layer);
   REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(bad(skipped, 2, kPlace) ==
-          "step 2: loss or gradient is not finite; the update was skipped (2 in a row)" + no_layer);
+          "step 2: the loss or the gradient is not finite; the update was skipped (2 in a row)" +
+              no_layer);
   skipped.add_step(3, true, std::nullopt);
   REQUIRE(skipped.needs_search());
 }
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.add_step(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
-          "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
-          "the step gave finite values, so this machine is not deterministic");
+  REQUIRE(skipped.add_step(1, false, NonfiniteSearchResult{.repeat_is_finite = true}) ==
+          "step 1: the loss or the gradient is not finite; the update was skipped (1 in a row): "
+          "re-running the step gave finite values, so this machine is not deterministic");
   REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(skipped.total() == 1);
 }
@@ -113,11 +116,10 @@ TEST_CASE("the message about a limit of one step is in the singular") {
   config.train.max_nonfinite_steps = 1;
   SkippedSteps skipped(config);
   REQUIRE(skipped.add_step(5, false, std::nullopt) ==
-          "step 5: loss or gradient is not finite; the update was skipped (1 in a row)");
-  REQUIRE(
-      refusal(skipped, 5) ==
-      "7: step 5: loss or gradient was not finite for 1 step | lower the learning rate, check the "
-      "data of these steps, or raise train.max_nonfinite_steps");
+          "step 5: the loss or the gradient is not finite; the update was skipped (1 in a row)");
+  REQUIRE(refusal(skipped, 5) ==
+          "7: step 5: the loss or the gradient was not finite for 1 step | lower the learning "
+          "rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
 TEST_CASE("overflows that lower the loss scale do not count as steps that are not finite") {
@@ -148,10 +150,10 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
   REQUIRE(skipped.needs_search());
-  REQUIRE(
-      bad(skipped, 3, kPlace) ==
-      "step 3: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
-          kPlace);
+  REQUIRE(bad(skipped, 3, kPlace) ==
+          "step 3: the loss or the gradient is not finite; the update was skipped (1 in a row): "
+          "first met by " +
+              kPlace);
   REQUIRE(refusal(skipped, 3) ==
           "7: step 3: the gradients overflow at the smallest loss scale (1): first met by " +
               kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
@@ -166,8 +168,9 @@ TEST_CASE("overflows with a static loss scale count as steps that are not finite
     bad(skipped, step, kPlace);
   }
   REQUIRE(skipped.loss_scale() == 1024);
-  REQUIRE(refusal(skipped, 3)
-              .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
+  REQUIRE(
+      refusal(skipped, 3)
+          .starts_with("7: step 3: the loss or the gradient was not finite for 3 steps in a row"));
 }
 
 TEST_CASE("a resumed run keeps the total, the loss scale and the count of consecutive steps") {
@@ -195,8 +198,9 @@ TEST_CASE("a resumed run keeps the total, the loss scale and the count of consec
   third.restore(two.total(), two.scaler_state(), two.consecutive());
   REQUIRE(third.needs_search());  // the place of the first is not known anymore
   bad(third, 3, "rank 0, elsewhere");
-  REQUIRE(refusal(third, 3).starts_with(
-      "7: step 3: loss or gradient was not finite for 3 steps in a row: first met by rank 0"));
+  REQUIRE(
+      refusal(third, 3).starts_with("7: step 3: the loss or the gradient was not finite for 3 "
+                                    "steps in a row: first met by rank 0"));
   third.restore(two.total(), two.scaler_state(), two.consecutive());
   third.add_step(3, true, std::nullopt);
   REQUIRE(third.consecutive() == 0);

@@ -24,10 +24,10 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
   const auto world_size = static_cast<int>(stages.size());
   std::vector<std::pair<int64_t, std::string>> found;
   std::vector<Lines> last(stages.size());
-  std::vector<std::unique_ptr<SlowRanks>> ranks;
+  std::vector<std::unique_ptr<SlowRankFinder>> ranks;
   std::vector<std::vector<double>> given(stages.size());
   for (int r = 0; r < world_size; ++r)
-    ranks.push_back(std::make_unique<SlowRanks>(r, stages, [&, r](std::span<double> numbers) {
+    ranks.push_back(std::make_unique<SlowRankFinder>(r, stages, [&, r](std::span<double> numbers) {
       given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
       // Only the last rank gets the true sums, since it runs last; all ranks would come to the same
       // result.

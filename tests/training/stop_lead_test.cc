@@ -12,12 +12,12 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
   StopLead lead(120, false);
   lead.add_step_time(40.5);
   lead.add_step_time(12);
-  REQUIRE(lead.next_warning().empty());
+  REQUIRE(lead.new_warning().empty());
   lead.add_save_time(38.9);
   REQUIRE(lead.costs().seconds() == Approx(119.9));
-  REQUIRE(lead.next_warning().empty());
+  REQUIRE(lead.new_warning().empty());
   lead.add_save_time(39.25);
-  REQUIRE(lead.next_warning() ==
+  REQUIRE(lead.new_warning() ==
           "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
           "(longest save) = 120.2 s"
           "\n  remedy: have the scheduler send its signal earlier, at least 121 s before it kills "
@@ -28,7 +28,7 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
 TEST_CASE("steps alone may be too long for the lead, before anything was saved") {
   StopLead lead(30, true);
   lead.add_step_time(15.5);
-  REQUIRE(lead.next_warning().starts_with(
+  REQUIRE(lead.new_warning().starts_with(
       "--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
       "(longest step) = 31.0 s plus a save, whose time has not been measured yet\n"));
 }
@@ -38,7 +38,7 @@ TEST_CASE("a save in the background may be in progress when the signal arrives")
   lead.add_step_time(10);
   lead.add_save_time(45);
   REQUIRE(lead.costs().seconds() == 110);
-  REQUIRE(lead.next_warning().starts_with(
+  REQUIRE(lead.new_warning().starts_with(
       "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
       "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));
 }
@@ -47,18 +47,18 @@ TEST_CASE(
     "a lead that is too short is reported once, and again when a stop may take a tenth longer") {
   StopLead lead(10, false);
   lead.add_step_time(6);
-  REQUIRE(!lead.next_warning().empty());
-  REQUIRE(lead.next_warning().empty());
+  REQUIRE(!lead.new_warning().empty());
+  REQUIRE(lead.new_warning().empty());
   lead.add_step_time(6.5);
-  REQUIRE(lead.next_warning().empty());
+  REQUIRE(lead.new_warning().empty());
   lead.add_step_time(6.7);
-  REQUIRE(!lead.next_warning().empty());
+  REQUIRE(!lead.new_warning().empty());
 }
 
 TEST_CASE("without a lead nothing is reported, but measurements are kept") {
   StopLead lead(0, false);
   lead.add_step_time(1e6);
-  REQUIRE(lead.next_warning().empty());
+  REQUIRE(lead.new_warning().empty());
   std::map<std::string, int64_t> counters;
   lead.write_counters(counters);
   REQUIRE(counters == std::map<std::string, int64_t>{{"longest_step_milliseconds", 1000000000}});
@@ -78,12 +78,12 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
   resumed.read_counters(counters);
   REQUIRE(resumed.lead() == 20);
   REQUIRE(
-      resumed.next_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
-                                         "s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
+      resumed.new_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
+                                        "s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
   StopLead longer(30, false);
   longer.read_counters(counters);
   REQUIRE(longer.lead() == 30);
-  REQUIRE(longer.next_warning().empty());
+  REQUIRE(longer.new_warning().empty());
 }
 
 TEST_CASE("only costs that have grown notably are written during a run") {

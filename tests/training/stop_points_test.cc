@@ -181,7 +181,7 @@ class RankRun : public testing::FakeRun {
     Loader loader(sequences_, loader_options(config, rig_.plan, progress.step, config.train.steps));
     next_step_batch = [&] {
       const int64_t position = loader.next_step();
-      const Loader::Fetched fetched = loader.next();
+      const Loader::FetchedBatch fetched = loader.next();
       data_ = cat(position, " ", bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
       return fetched;
     };

@@ -345,8 +345,8 @@ TEST_CASE(
   CHECK(only(run, {"find"}) == Calls{"find 2", "find 5"});
   REQUIRE(run.warnings.size() == 3);
   CHECK(run.warnings[1] ==
-        "step 3: loss or gradient is not finite; the update was skipped (2 in a row): first met by "
-        "rank 1, forward layer 2");
+        "step 3: the loss or the gradient is not finite; the update was skipped (2 in a row): "
+        "first met by rank 1, forward layer 2");
   CHECK(run.manifest.counters.at("skipped_steps") == 3);
   REQUIRE(run.metrics.size() == 6);
   CHECK(run.metrics[1].skipped);
@@ -384,16 +384,16 @@ TEST_CASE(
   for (const int64_t step : {2, 3})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(run_error(run) ==
-        "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, "
-        "forward layer 2");
+        "7: step 3: the loss or the gradient was not finite for 2 steps in a row: first met by "
+        "rank 1, forward layer 2");
   CHECK(run.calls.back() == "record 3");
 
   FakeRun nothing(plain(), 2);
   for (const int64_t step : {1, 2})
     nothing.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(run_error(nothing) ==
-        "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: "
-        "nothing was trained");
+        "7: the loss or the gradient was not finite in all 2 steps: first met by rank 1, forward "
+        "layer 2: nothing was trained");
 
   Config half = plain();
   half.fp16.enabled = true;
@@ -402,7 +402,7 @@ TEST_CASE(
   for (const int64_t step : {1, 2})
     overflows.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(run_error(overflows) ==
-        "7: loss or gradient was not finite in all 2 steps: nothing was trained");
+        "7: the loss or the gradient was not finite in all 2 steps: nothing was trained");
 }
 
 TEST_CASE("consecutive steps that are not finite are counted across a resume") {
@@ -416,8 +416,8 @@ TEST_CASE("consecutive steps that are not finite are counted across a resume") {
   restore(run, before);
   run.at[4] = be_infinite;
   CHECK(run_error(run) ==
-        "7: step 4: loss or gradient was not finite for 3 steps in a row: first met by rank 1, "
-        "forward layer 2");
+        "7: step 4: the loss or the gradient was not finite for 3 steps in a row: first met by "
+        "rank 1, forward layer 2");
 
   FakeRun finite(config, 6);
   restore(finite, before);
@@ -438,8 +438,8 @@ TEST_CASE("a resumed run of which no step was finite has trained nothing") {
   for (const int64_t step : {2, 3})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(run_error(run) ==
-        "7: loss or gradient was not finite in all 3 steps: first met by rank 1, forward layer 2: "
-        "nothing was trained");
+        "7: the loss or the gradient was not finite in all 3 steps: first met by rank 1, forward "
+        "layer 2: nothing was trained");
 }
 
 TEST_CASE(
@@ -508,7 +508,7 @@ TEST_CASE("a run whose labels are all masked says so once, and slow ranks are na
   StepBatch batch;
   run.next_step_batch = [&] {
     batch.counted_tokens_global = run.progress.step < 2 ? 0 : 10;
-    return Loader::Fetched{batch, 0.25};
+    return Loader::FetchedBatch{batch, 0.25};
   };
   for (const int64_t step : {1, 2})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = found.result.counted_tokens = 0; };

@@ -17,20 +17,20 @@ double parameters_of(const ModelDescription& model, const Layer& layer) {
   return static_cast<double>(elements);
 }
 
-double load_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
-  switch (by) {
-    case PipelinePartition::kCost: {
+double load_of(const ModelDescription& model, const Layer& layer, PipelineBalance balance) {
+  switch (balance) {
+    case PipelineBalance::kCost: {
       const PhaseSeconds costs = phase_costs(model.graph_of(layer));
       return costs.forward + costs.backward;
     }
-    case PipelinePartition::kParameters:
+    case PipelineBalance::kParameters:
       return parameters_of(model, layer);
-    case PipelinePartition::kLayers:
+    case PipelineBalance::kLayers:
       return 1;
-    case PipelinePartition::kBlocks:
+    case PipelineBalance::kBlocks:
       return layer.kind == LayerKind::kBlock ? 1 : 0;
   }
-  bug("unknown PipelinePartition");
+  bug("unknown PipelineBalance");
 }
 
 constexpr int64_t kNone = INT64_MAX;
@@ -150,17 +150,17 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
   return chunks;
 }
 
-std::vector<double> layer_loads(const ModelDescription& model, PipelinePartition by) {
+std::vector<double> layer_loads(const ModelDescription& model, PipelineBalance balance) {
   require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
   std::vector<double> loads;
   std::map<int64_t, double> weight_of_graph;
   for (const Layer& layer : model.layers) {
-    if (by != PipelinePartition::kCost) {
-      loads.push_back(load_of(model, layer, by));
+    if (balance != PipelineBalance::kCost) {
+      loads.push_back(load_of(model, layer, balance));
       continue;
     }
     const auto [known, added] = weight_of_graph.try_emplace(layer.graph, 0);
-    if (added) known->second = load_of(model, layer, by);
+    if (added) known->second = load_of(model, layer, balance);
     loads.push_back(known->second);
   }
   return loads;
@@ -188,9 +188,9 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 }
 
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
-                              ChunkPlacement placement, PipelinePartition by) {
+                              ChunkPlacement placement, PipelineBalance balance) {
   return layout_of_blocks(stages, chunks, placement,
-                          balanced_blocks(layer_loads(model, by), stages * chunks));
+                          balanced_blocks(layer_loads(model, balance), stages * chunks));
 }
 
 }  // namespace ftrun

@@ -19,7 +19,7 @@ PhaseSeconds phase_costs(const LayerGraph& graph);
 std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const PipelineLayout& layout);
 
 /// Computes the load of each layer of a model built for training: embedding, blocks, head.
-std::vector<double> layer_loads(const ModelDescription& model, PipelinePartition by);
+std::vector<double> layer_loads(const ModelDescription& model, PipelineBalance balance);
 
 /// Rounds loads to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
 std::vector<int64_t> rounded_loads(const std::vector<double>& loads);
@@ -37,10 +37,10 @@ std::vector<int64_t> balanced_blocks(const std::vector<double>& loads, int chunk
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
                                 const std::vector<int64_t>& blocks);
 
-/// Makes the layout whose chunks are most nearly equal in the quantity `by`. Every rank computes
-/// the same layout from a model built for training.
+/// Makes the layout whose chunks are most nearly equal in the quantity `balance`. Every rank
+/// computes the same layout from a model built for training.
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement,
-                              PipelinePartition by = PipelinePartition::kCost);
+                              PipelineBalance balance = PipelineBalance::kCost);
 
 }  // namespace ftrun

@@ -109,7 +109,7 @@ void check_layers(ResolveState& r) {
 
 void check_partition(ResolveState& r) {
   const std::string& text = r.config.pipeline.partition;
-  if (pipeline_partition(text)) return;
+  if (pipeline_balance(text)) return;
   if (text.starts_with(kTypePrefix))
     r.error(
         "pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
@@ -158,14 +158,14 @@ int64_t mesh_sizes::pipeline(const Config& config) {
   return std::max<int64_t>(1, config.parallel.pipeline);
 }
 
-std::optional<PipelinePartition> pipeline_partition(const std::string& text) {
+std::optional<PipelineBalance> pipeline_balance(const std::string& text) {
   const std::string word = lower(text);
-  if (word == "best") return PipelinePartition::kCost;
-  if (word == "parameters") return PipelinePartition::kParameters;
-  if (word == "uniform") return PipelinePartition::kLayers;
+  if (word == "best") return PipelineBalance::kCost;
+  if (word == "parameters") return PipelineBalance::kParameters;
+  if (word == "uniform") return PipelineBalance::kLayers;
   const std::string prefix = kTypePrefix;
   if (word.starts_with(prefix) && matches_decoder_layers(text.substr(prefix.size())))
-    return PipelinePartition::kBlocks;
+    return PipelineBalance::kBlocks;
   return std::nullopt;
 }
 

@@ -20,10 +20,10 @@ double idle_share(const Config& config, int32_t micro_batches) {
       .idle_share();
 }
 
-PipelinePartition balance_by(const Config& config) {
-  const auto partition = pipeline_partition(config.pipeline.partition);
-  require(partition.has_value(), "pipeline.partition was checked");
-  return *partition;
+PipelineBalance resolved_pipeline_balance(const Config& config) {
+  const auto balance = pipeline_balance(config.pipeline.partition);
+  require(balance.has_value(), "pipeline.partition was checked");
+  return *balance;
 }
 
 void check_sum(const ParallelConfig& mesh, int64_t blocks) {
@@ -74,7 +74,7 @@ PipelineLayout pipeline_layout(const Config& config, const ModelDescription& mod
   const ChunkPlacement placement = traits_of(pipeline_schedule(config)).placement;
   if (!config.parallel.pipeline_layers.empty())
     return layout_of_blocks(stages, chunks, placement, config.parallel.pipeline_layers);
-  return balance_stages(model, stages, chunks, placement, balance_by(config));
+  return balance_stages(model, stages, chunks, placement, resolved_pipeline_balance(config));
 }
 
 std::string bubble_notice(const Config& config) {

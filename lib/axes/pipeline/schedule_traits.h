@@ -73,9 +73,9 @@ struct EnumNames<PipelineSchedule> {
       names_of_rows<&PipelineScheduleTraits::schedule>(kPipelineScheduleTraits);
 };
 
-/// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally
+/// PipelineBalance is the key pipeline.partition: the quantity that a pipeline divides as equally
 /// as possible among the model chunks.
-enum class PipelinePartition : uint8_t {
+enum class PipelineBalance : uint8_t {
   kCost,        // "best": time of forward and backward (graph/cost.h)
   kParameters,  // "parameters": their elements; a tied output matrix counts in the head too
   kLayers,      // "uniform": number of layers, embedding and head among them

@@ -65,13 +65,13 @@ struct PackedMatrix {
   }
 };
 
-/// PackedBlocks unpacks the block of a packed matrix that a matrix multiplication reads. The panel
+/// BlockUnpacker unpacks the block of a packed matrix that a matrix multiplication reads. The panel
 /// keeps the block until another one is requested.
 template <class S>
-class PackedBlocks {
+class BlockUnpacker {
  public:
   /// Reads `matrix`; with `transposed` the rows of the operand are columns of it.
-  PackedBlocks(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
+  BlockUnpacker(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;
 
@@ -113,8 +113,8 @@ class PackedBlocks {
 template <class S>
 void multiply_packed(const OpCall& call, const MatmulOperands<S, S>& p,
                      const PackedMatrix& weight) {
-  PanelMatmul<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {
-    return PackedBlocks<S>(weight, p.shape.transpose_b == Transpose::kYes, panel);
+  PanelMatmul<S, S, BlockUnpacker<S>>(call, p, [&](Compute<S>* panel) {
+    return BlockUnpacker<S>(weight, p.shape.transpose_b == Transpose::kYes, panel);
   }).run();
 }
 

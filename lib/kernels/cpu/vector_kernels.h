@@ -16,17 +16,17 @@ namespace ftrun {
 // declarations and plain data: of the copies of a function body, the linker would keep an arbitrary
 // one, which may use instructions that the CPU does not have.
 
-/// StatOf is the type of saved statistics (rstd, lse) for activations of type S.
+/// StatisticTypeOf is the type of saved statistics (rstd, lse) for activations of type S.
 template <class S>
-struct StatOf {
+struct StatisticTypeOf {
   using Type = float;
 };
 template <>
-struct StatOf<double> {
+struct StatisticTypeOf<double> {
   using Type = double;
 };
 template <class S>
-using Stat = typename StatOf<S>::Type;
+using Stat = typename StatisticTypeOf<S>::Type;
 
 /// BFloat16 is an element stored as the upper half of an fp32 number; Float16 is IEEE's half
 /// precision.
@@ -37,24 +37,24 @@ struct Float16 {
   uint16_t bits;
 };
 
-/// ComputeOf is the type of the arithmetic on elements stored as S.
+/// ComputeTypeOf is the type of the arithmetic on elements stored as S.
 template <class S>
-struct ComputeOf {
+struct ComputeTypeOf {
   using Type = S;
 };
 template <>
-struct ComputeOf<BFloat16> {
+struct ComputeTypeOf<BFloat16> {
   using Type = float;
 };
 template <>
-struct ComputeOf<Float16> {
+struct ComputeTypeOf<Float16> {
   using Type = float;
 };
 template <class S>
-using Compute = typename ComputeOf<S>::Type;
+using Compute = typename ComputeTypeOf<S>::Type;
 
-/// RowMaxSum holds the largest number of a row, and the sum of exp(number - largest).
-struct RowMaxSum {
+/// SoftmaxStatistics holds the largest number of a row, and the sum of exp(number - largest).
+struct SoftmaxStatistics {
   double max;
   double sum;
 };

@@ -160,10 +160,10 @@ class AttentionGraphWriter {
     return apply(CudnnPointwise::kMultiply, scores, to_.scale);
   }
 
-  int64_t place_along(int64_t axis, int64_t of) {
-    const int64_t place = graph_.within(square(CudnnType::kInt32));
-    graph_.pointwise({.mode = CudnnPointwise::kIndex, .x = of, .y = place, .axis = axis});
-    return place;
+  int64_t index_along(int64_t axis, int64_t of) {
+    const int64_t index = graph_.within(square(CudnnType::kInt32));
+    graph_.pointwise({.mode = CudnnPointwise::kIndex, .x = of, .y = index, .axis = axis});
+    return index;
   }
 
   /// Computes mode(left, right), a comparison, for each element.
@@ -187,7 +187,7 @@ class AttentionGraphWriter {
   /// Masks scores whose row or column is not below the length of its sequence.
   int64_t within_lengths(int64_t scores) {
     if (!part_.documents) return scores;
-    const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
+    const int64_t row = index_along(kRow, scores), column = index_along(kColumn, scores);
     const int64_t has_row = compared(CudnnPointwise::kLess, row, *to_.query_lengths);
     const int64_t has_column = compared(CudnnPointwise::kLess, column, *to_.key_lengths);
     return kept(scores, compared(CudnnPointwise::kAnd, has_row, has_column));
@@ -196,11 +196,11 @@ class AttentionGraphWriter {
   /// Masks scores: a row sees the columns up to its own or, with a window, only the last
   /// attrs.window of these.
   int64_t masked(int64_t scores) {
-    const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
+    const int64_t row = index_along(kRow, scores), column = index_along(kColumn, scores);
     const int64_t causal = kept(scores, compared(CudnnPointwise::kGreaterOrEqual, row, column));
     if (attrs_.window == 0) return causal;
     to_.window = graph_.number();
-    const int64_t first = place_along(kRow, causal), last = place_along(kColumn, causal);
+    const int64_t first = index_along(kRow, causal), last = index_along(kColumn, causal);
     const int64_t reach = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise(
         {.mode = CudnnPointwise::kAdd, .x = last, .y = reach, .b = to_.window, .axis = kColumn});

@@ -14,14 +14,14 @@
 // This header runs attention with cuDNN 9, as an alternative to our own kernels. cuDNN gets the
 // attention of Dao et al. 2022 and 2023 as graphs of matrix multiplications, a masked softmax and
 // their gradients, which it recognizes and runs as one or a few kernels. Documents are separate
-// sequences. The graph reads their lengths and places from lists (ops/attention/gpu_documents.cu).
+// sequences. The graph reads their lengths and offsets from lists (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
 /// Returns whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
-/// multiple of 8, up to 128 elements on GPUs of compute capability 8.x and up to 256 on 9.x; rows
-/// of at least two tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of
-/// the GPU's memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of
-/// variable-length sequences are not deterministic.
+/// multiple of 8, up to 128 elements on GPUs of compute capability 8.x and up to 256 on 9.x;
+/// sequences of at least two tokens; any window; a workspace (cudnn_workspace_bytes) of at most an
+/// eighth of the GPU's memory. `documents` (sequences may hold several) only on 9.x: on 8.x cuDNN's
+/// gradients of variable-length sequences are not deterministic.
 bool cudnn_supports(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents);
 
@@ -73,7 +73,7 @@ class CudnnAttention {
   /// Returns the bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
   /// Computes attention of a shape that was prepared; `a` without lowest and first_block. Use one
-  /// stream at a time. `lists` must be given if rows may hold several documents.
+  /// stream at a time. `lists` must be given if sequences may hold several documents.
   void forward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
   void backward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
 
@@ -105,7 +105,7 @@ class CudnnAttention {
   const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                        bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
-  /// Returns the operands of a part's graph. They begin at a token (the first of a row) and a
+  /// Returns the operands of a part's graph. They begin at a token (the first of a sequence) and a
   /// key/value head.
   static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
                                              const Attention& a, int64_t token, int64_t kv_head);

@@ -126,8 +126,8 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
   if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", error_text(api_, status));
 }
 
-int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage place) {
-  const bool is_list = place == TensorStorage::kMemory && shape.type == CudnnType::kInt32;
+int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage storage) {
+  const bool is_list = storage == TensorStorage::kMemory && shape.type == CudnnType::kInt32;
   const int64_t alignment = is_list ? 4 : 16;
   const auto id = static_cast<int64_t>(tensors_.size()) + 1;
   const auto dims = static_cast<int64_t>(shape.dims.size());
@@ -138,9 +138,9 @@ int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage place) {
   made.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
   made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, alignment);
   made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean,
-           place == TensorStorage::kWithin);
+           storage == TensorStorage::kWithin);
   made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean,
-           place == TensorStorage::kByValue);
+           storage == TensorStorage::kByValue);
   if (shape.offsets) made.set(CudnnAttribute::kTensorOffsets, at(*shape.offsets));
   made.finalize();
   tensors_.push_back(std::move(made));

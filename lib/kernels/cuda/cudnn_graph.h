@@ -144,7 +144,7 @@ class CudnnGraph {
  private:
   enum class TensorStorage { kMemory, kWithin, kByValue };
 
-  int64_t tensor(const CudnnShape& shape, TensorStorage place);
+  int64_t tensor(const CudnnShape& shape, TensorStorage storage);
   const CudnnDescriptor& at(int64_t id) const { return tensors_[static_cast<size_t>(id - 1)]; }
   CudnnDescriptor& operation(CudnnKind kind);
   CudnnDescriptor finished_graph(const CudnnTarget& target) const;

@@ -14,15 +14,15 @@
 namespace ftrun::cuda {
 
 // --- pointwise.cu --------------------------------------------------------------------------------
-/// FilledRows are `count` rows of `width` elements, `stride` elements from one to the next, in the
+/// RowSpan is `count` rows of `width` elements, `stride` elements from one to the next, in the
 /// dtype of the activations or in F32.
-struct FilledRows {
+struct RowSpan {
   void* data;
   DType dtype;
   int64_t count, width, stride;
 };
 /// Sets every row of y to `row`, which has the dtype of the activations.
-void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream);
+void fill_rows(DType dtype, const void* row, const RowSpan& y, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
              cudaStream_t stream);
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
@@ -32,15 +32,15 @@ void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void
                 int64_t count, cudaStream_t stream);
 
 // --- packed.cu -----------------------------------------------------------------------------------
-/// Unpack is out[rows,width] = the block of a packed matrix that begins at first_row, first_column;
-/// its rows have `columns` elements.
-struct Unpack {
+/// UnpackArguments describes out[rows,width] = the block of a packed matrix that begins at
+/// first_row, first_column; its rows have `columns` elements.
+struct UnpackArguments {
   const PackedFormat& format;
   const void* records;
   void* out;
   int64_t columns, first_row, rows, first_column, width;
 };
-void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
+void unpack(DType dtype, const UnpackArguments& u, cudaStream_t stream);
 
 // --- weight_gradient.cu --------------------------------------------------------------------------
 /// WeightGradient is gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x

@@ -13,7 +13,7 @@ struct Libraries {
   Matmul& matmul;
   /// cuDNN's attention; null: our kernels compute all attention.
   CudnnAttention* cudnn = nullptr;
-  /// Rows may hold several documents (AttentionOptions::documents).
+  /// Sequences may hold several documents (AttentionOptions::documents).
   bool documents = false;
 };
 

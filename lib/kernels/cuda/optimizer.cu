@@ -224,7 +224,7 @@ void with_pointers(const FlatUpdate& u, Body body) {
 }
 
 /// The maps of codes without and with negative numbers.
-__constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
+__constant__ const DynamicCodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
 /// Blocks8bit holds, for each state, its scales and whether its codes also stand for negative
 /// numbers. Blocks [first, last) are those of which the range has elements.
@@ -266,7 +266,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, Blocks8bit 
   if (thread == 0) shared = Rule::for_step(config, *scalars);
 #pragma unroll
   for (int s = 0; s < kStates; ++s) {
-    const CodeMap& map = kCodeMaps[blocks.has_negative[s] ? 1 : 0];
+    const DynamicCodeMap& map = kCodeMaps[blocks.has_negative[s] ? 1 : 0];
     values[s][thread] = map.values[thread];
     least[s][thread] = map.least[thread];
   }

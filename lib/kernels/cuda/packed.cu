@@ -105,7 +105,7 @@ __global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, in
 
 }  // namespace
 
-void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
+void unpack(DType dtype, const UnpackArguments& u, cudaStream_t stream) {
   const PackedFormat& format = u.format;
   const PackedRecords records{static_cast<const unsigned char*>(u.records),
                               format.record_bytes(),

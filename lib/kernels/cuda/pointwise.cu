@@ -90,7 +90,7 @@ __global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, 
 
 }  // namespace
 
-void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream) {
+void fill_rows(DType dtype, const void* row, const RowSpan& y, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto fill = [&](auto* to) {

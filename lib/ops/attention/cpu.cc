@@ -19,12 +19,12 @@ struct Attention {
       : call(call),
         attrs(call.attrs<AttentionAttrs>()),
         tokens(qkv_dims[0]),
-        place(attention_workspace(tokens, attrs, sizeof(S), backward)),
+        layout(attention_workspace(tokens, attrs, sizeof(S), backward)),
         group(attrs.query_heads / attrs.kv_heads),
         width((attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size),
-        tile(kAttentionBlock * place.padded_head),
-        lowest(call.workspace<int32_t>(place.lowest)),
-        first_block(call.workspace<int32_t>(place.first_block)) {
+        tile(kAttentionBlock * layout.padded_head),
+        lowest(call.workspace<int32_t>(layout.lowest)),
+        first_block(call.workspace<int32_t>(layout.first_block)) {
     require(qkv_dims[1] == width && attrs.query_heads % attrs.kv_heads == 0,
             "the heads fill q, k and v, and groups of query heads share a key/value head");
     require(attrs.head_size % 2 == 0,
@@ -45,7 +45,7 @@ struct Attention {
   }
   int64_t value_column(int64_t kv_head) const { return key_column(attrs.kv_heads + kv_head); }
   int64_t key_tile(int64_t row, int64_t kv_head, int64_t block) const {
-    return ((row * attrs.kv_heads + kv_head) * place.blocks + block) * tile;
+    return ((row * attrs.kv_heads + kv_head) * layout.blocks + block) * tile;
   }
 
   void compute_lowest_keys(const int32_t* starts);
@@ -53,7 +53,7 @@ struct Attention {
   const OpCall& call;
   const AttentionAttrs& attrs;
   int64_t tokens;
-  AttentionWorkspace place;
+  AttentionWorkspace layout;
   int64_t group, width, tile;
   int32_t* lowest;
   int32_t* first_block;
@@ -64,13 +64,13 @@ struct Attention {
 /// to itself, regardless of `starts`.
 template <class S>
 void Attention<S>::compute_lowest_keys(const int32_t* starts) {
-  for (int64_t row = 0; row < place.batch_rows; ++row) {
+  for (int64_t row = 0; row < layout.batch_rows; ++row) {
     for (int64_t t = 0; t < attrs.sequence_length; ++t) {
       const int64_t n = row * attrs.sequence_length + t;
       const int64_t window = attrs.window > 0 ? t - attrs.window + 1 : 0;
       lowest[n] =
           static_cast<int32_t>(std::clamp<int64_t>(std::max<int64_t>(starts[n], window), 0, t));
-      int32_t& block = first_block[row * place.blocks + t / kAttentionBlock];
+      int32_t& block = first_block[row * layout.blocks + t / kAttentionBlock];
       const auto needed = static_cast<int32_t>(lowest[n] / kAttentionBlock);
       block = t % kAttentionBlock == 0 ? needed : std::min(block, needed);
     }
@@ -80,14 +80,14 @@ void Attention<S>::compute_lowest_keys(const int32_t* starts) {
 template <class S>
 void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
   const auto& vec = vector_kernels<S>();
-  const int64_t heads = a.attrs.kv_heads, blocks = a.place.blocks;
-  auto* const keys = a.call.template workspace<Compute<S>>(a.place.keys);
-  auto* const values = a.call.template workspace<Compute<S>>(a.place.values);
-  parallel_tasks(a.place.batch_rows * heads * blocks, [&](int64_t task) {
+  const int64_t heads = a.attrs.kv_heads, blocks = a.layout.blocks;
+  auto* const keys = a.call.template workspace<Compute<S>>(a.layout.keys);
+  auto* const values = a.call.template workspace<Compute<S>>(a.layout.values);
+  parallel_tasks(a.layout.batch_rows * heads * blocks, [&](int64_t task) {
     const int64_t block = task % blocks, head = task / blocks % heads, row = task / blocks / heads;
     const S* const from = qkv + a.first_token(row, block) * a.width;
     const int64_t count = a.block_tokens(block), size = a.attrs.head_size,
-                  padded = a.place.padded_head;
+                  padded = a.layout.padded_head;
     vec.pack_columns(from + a.key_column(head), a.width, count, size, padded, keys + task * a.tile);
     vec.pack_rows(from + a.value_column(head), a.width, count, size, padded,
                   values + task * a.tile);
@@ -97,21 +97,21 @@ void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
 template <class S>
 void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int64_t row,
                   int64_t head, int64_t block) {
-  const int64_t first = a.first_token(row, block), padded = a.place.padded_head;
+  const int64_t first = a.first_token(row, block), padded = a.layout.padded_head;
   const int64_t out_stride = a.attrs.query_heads * a.attrs.head_size;
   const int64_t keys = a.key_tile(row, head / a.group, 0);
   vector_kernels<S>().attention_forward({
       .q = qkv + first * a.width + a.query_column(head),
       .qkv_stride = a.width,
-      .keys_transposed = a.call.template workspace<Compute<S>>(a.place.keys) + keys,
-      .values = a.call.template workspace<Compute<S>>(a.place.values) + keys,
+      .keys_transposed = a.call.template workspace<Compute<S>>(a.layout.keys) + keys,
+      .values = a.call.template workspace<Compute<S>>(a.layout.values) + keys,
       .head_size = a.attrs.head_size,
       .padded_head = padded,
       .scale = a.attrs.scale,
       .softcap = a.attrs.softcap,
       .block = block,
       .rows = a.block_tokens(block),
-      .first_key_block = a.first_block[row * a.place.blocks + block],
+      .first_key_block = a.first_block[row * a.layout.blocks + block],
       .lowest = a.lowest + first,
       .out = out + first * out_stride + a.query_column(head),
       .out_stride = out_stride,
@@ -131,19 +131,20 @@ struct Backward : Attention<S> {
         a(call.in<S>(2)),
         lse(call.in<Stat<S>>(3)),
         dqkv(call.out<S>(0)),
-        delta(call.workspace<Stat<S>>(this->place.delta)),
-        dq(call.workspace<Compute<S>>(this->place.dq)),
+        delta(call.workspace<Stat<S>>(this->layout.delta)),
+        dq(call.workspace<Compute<S>>(this->layout.dq)),
         out_width(this->attrs.query_heads * this->attrs.head_size) {}
 
   Compute<S>* dq_tile(int64_t task_class, int64_t row, int64_t head, int64_t block) const {
-    const int64_t rows = task_class * this->place.batch_rows + row;
-    return dq + ((rows * this->attrs.query_heads + head) * this->place.blocks + block) * this->tile;
+    const int64_t rows = task_class * this->layout.batch_rows + row;
+    return dq +
+           ((rows * this->attrs.query_heads + head) * this->layout.blocks + block) * this->tile;
   }
   /// Returns the class of a key block. Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0
   /// 1 .., so every class gets early and late blocks.
   int64_t task_class_of_block(int64_t block) const {
-    const int64_t round = block / this->place.classes, seat = block % this->place.classes;
-    return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
+    const int64_t round = block / this->layout.classes, seat = block % this->layout.classes;
+    return round % 2 == 0 ? seat : this->layout.classes - 1 - seat;
   }
   /// Returns whether one of the key blocks [first, last] belongs to the class. If so, the class has
   /// a sum for the dq tile.
@@ -203,7 +204,7 @@ KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t k
   const auto& vec = vector_kernels<S>();
   const KeyBlock<Compute<S>> packed(b.tile);
   const int64_t count = b.block_tokens(block), size = b.attrs.head_size;
-  const int64_t padded = b.place.padded_head;
+  const int64_t padded = b.layout.padded_head;
   const S* const from = b.qkv + b.first_token(row, block) * b.width;
   const S* const keys = from + b.key_column(kv_head);
   vec.pack_rows(keys, b.width, count, size, padded, packed.keys);
@@ -218,7 +219,7 @@ template <class S>
 void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_t key_block,
                    int64_t row, int64_t head, int64_t block) {
   const int64_t first = b.first_token(row, block), task_class = b.task_class_of_block(key_block);
-  const int64_t first_needed = b.first_block[row * b.place.blocks + block];
+  const int64_t first_needed = b.first_block[row * b.layout.blocks + block];
   vector_kernels<S>().attention_backward({
       .q = b.qkv + first * b.width + b.query_column(head),
       .da = b.da + first * b.out_width + b.query_column(head),
@@ -228,7 +229,7 @@ void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_
       .values_transposed = key.values_transposed,
       .keys = key.keys,
       .head_size = b.attrs.head_size,
-      .padded_head = b.place.padded_head,
+      .padded_head = b.layout.padded_head,
       .scale = b.attrs.scale,
       .softcap = b.attrs.softcap,
       .query_block = block,
@@ -249,14 +250,14 @@ void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_
 template <class S>
 void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t key_block) {
   const KeyBlock<Compute<S>> key = pack_key_block(b, row, kv_head, key_block);
-  for (int64_t block = key_block; block < b.place.blocks; ++block) {
-    if (b.first_block[row * b.place.blocks + block] > key_block) continue;
+  for (int64_t block = key_block; block < b.layout.blocks; ++block) {
+    if (b.first_block[row * b.layout.blocks + block] > key_block) continue;
     for (int64_t head = kv_head * b.group; head < (kv_head + 1) * b.group; ++head)
       backward_tile(b, key, key_block, row, head, block);
   }
   const auto& vec = vector_kernels<S>();
   const int64_t count = b.block_tokens(key_block), size = b.attrs.head_size;
-  const int64_t padded = b.place.padded_head;
+  const int64_t padded = b.layout.padded_head;
   S* const out = b.dqkv + b.first_token(row, key_block) * b.width;
   vec.unpack_sum(key.dk, 1, 0, count, size, padded, b.attrs.scale, out + b.key_column(kv_head),
                  b.width);
@@ -266,14 +267,14 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
 /// Adds the sums of all classes for one query block, in order, to its dq.
 template <class S>
 void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
-  const int64_t first_needed = b.first_block[row * b.place.blocks + block];
-  for (int64_t task_class = 0; task_class < b.place.classes; ++task_class)
+  const int64_t first_needed = b.first_block[row * b.layout.blocks + block];
+  for (int64_t task_class = 0; task_class < b.layout.classes; ++task_class)
     if (!b.has_key_block(task_class, first_needed, block))
       std::fill_n(b.dq_tile(task_class, row, head, block), b.tile, Compute<S>{0});
   S* const out = b.dqkv + b.first_token(row, block) * b.width + b.query_column(head);
-  vector_kernels<S>().unpack_sum(b.dq_tile(0, row, head, block), b.place.classes,
+  vector_kernels<S>().unpack_sum(b.dq_tile(0, row, head, block), b.layout.classes,
                                  b.dq_tile(1, 0, 0, 0) - b.dq_tile(0, 0, 0, 0),
-                                 b.block_tokens(block), b.attrs.head_size, b.place.padded_head,
+                                 b.block_tokens(block), b.attrs.head_size, b.layout.padded_head,
                                  b.attrs.scale, out, b.width);
 }
 
@@ -287,7 +288,7 @@ void attention(const OpCall& call) {
   Stat<S>* const lse = call.out<Stat<S>>(1);
   a.compute_lowest_keys(call.in<int32_t>(1));
   pack_keys_and_values(a, qkv);
-  const int64_t rows = a.place.batch_rows, heads = a.attrs.query_heads, blocks = a.place.blocks;
+  const int64_t rows = a.layout.batch_rows, heads = a.attrs.query_heads, blocks = a.layout.blocks;
   // Starts the longest tasks first.
   parallel_tasks(rows * heads * blocks, [&](int64_t task) {
     forward_tile(a, qkv, out, lse, task / heads % rows, task % heads,
@@ -302,13 +303,13 @@ void attention_dgrad(const OpCall& call) {
   Backward<S> b(call);
   b.compute_lowest_keys(call.in<int32_t>(4));
   compute_delta(b);
-  const int64_t heads = b.attrs.kv_heads, classes = b.place.classes, blocks = b.place.blocks;
-  parallel_tasks(b.place.batch_rows * heads * classes, [&](int64_t task) {
+  const int64_t heads = b.attrs.kv_heads, classes = b.layout.classes, blocks = b.layout.blocks;
+  parallel_tasks(b.layout.batch_rows * heads * classes, [&](int64_t task) {
     for (int64_t block = 0; block < blocks; ++block)
       if (b.task_class_of_block(block) == task % classes)
         backward_key_block(b, task / classes / heads, task / classes % heads, block);
   });
-  parallel_tasks(b.place.batch_rows * b.attrs.query_heads * blocks, [&](int64_t task) {
+  parallel_tasks(b.layout.batch_rows * b.attrs.query_heads * blocks, [&](int64_t task) {
     gather_dq(b, task / blocks / b.attrs.query_heads, task / blocks % b.attrs.query_heads,
               task % blocks);
   });

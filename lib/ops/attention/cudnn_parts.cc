@@ -32,8 +32,8 @@ int64_t divisor_up_to(int64_t whole, int64_t limit) {
 }
 
 /// Sizes a part: as many sequences and key heads as have at most `bytes` of scores, but at least
-/// one of each. A part of rows, which are long, preferably has few rows and all heads; a part of
-/// documents preferably has all documents and few heads.
+/// one of each. A part of sequences, which are long, preferably has few of them and all heads; a
+/// part of documents preferably has all documents and few heads.
 CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
   constexpr int64_t kAligned = 4;  // fp32 statistics of a part begin at multiples of 16 bytes
   part.kv_heads = attrs.kv_heads;

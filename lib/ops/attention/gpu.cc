@@ -50,27 +50,27 @@ Attention attention_of(const Operation& op, bool backward) {
   check_head_size(attrs.head_size);
   require(attrs.query_heads % attrs.kv_heads == 0,
           "the heads fill q, k and v, and groups of query heads share a key/value head");
-  const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
-  op.require_workspace(place.bytes);
+  const GpuAttentionWorkspace layout = gpu_attention_workspace(tokens, attrs, backward);
+  op.require_workspace(layout.bytes);
   Attention a{};
   a.attrs = attrs;
   a.tokens = tokens;
-  a.lowest = op.workspace<int32_t>(place.lowest);
-  a.first_block = op.workspace<int32_t>(place.first_block);
-  if (backward) a.delta = op.workspace<float>(place.delta);
+  a.lowest = op.workspace<int32_t>(layout.lowest);
+  a.first_block = op.workspace<int32_t>(layout.first_block);
+  if (backward) a.delta = op.workspace<float>(layout.delta);
   return a;
 }
 
-DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) {
+DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& layout) {
   DocumentLists lists{};
-  for (const GpuDocumentGroup& group : place.groups)
+  for (const GpuDocumentGroup& group : layout.groups)
     lists.groups[lists.count++] = {group.max_tokens,
                                    group.slots,
                                    op.workspace<int32_t>(group.lengths),
                                    op.workspace<int32_t>(group.qkv_offsets),
                                    op.workspace<int32_t>(group.out_offsets),
                                    op.workspace<int32_t>(group.token_offsets)};
-  lists.uncovered = op.workspace<int32_t>(place.uncovered);
+  lists.uncovered = op.workspace<int32_t>(layout.uncovered);
   return lists;
 }
 
@@ -91,8 +91,8 @@ void run_own(const Operation& op, const Attention& a, bool backward) {
              : attention_forward_narrow(op.dtype(), a, op.stream());
 }
 
-/// Runs attention with cuDNN. If rows may hold documents, our kernels compute the documents of one
-/// token and those for which the lists have no room.
+/// Runs attention with cuDNN. If sequences may hold documents, our kernels compute the documents of
+/// one token and those for which the lists have no room.
 void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn,
                   bool documents) {
   const auto compute = [&](const DocumentLists* lists) {

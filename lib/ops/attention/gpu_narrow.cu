@@ -239,14 +239,14 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffU, x, 2);
 }
 
-/// TokenBlock is a block of consecutive tokens of a row.
+/// TokenBlock is a block of consecutive tokens of a sequence.
 struct TokenBlock {
-  /// The index of the first token in its row and in the batch, and the number of tokens.
+  /// The index of the first token in its sequence and in the batch, and the number of tokens.
   int first;
   int64_t token;
   int rows;
 };
-/// Returns the block of at most R tokens from the row's token `first` on.
+/// Returns the block of at most R tokens from the sequence's token `first` on.
 template <int R, class T>
 __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int first) {
   return {first, static_cast<int64_t>(row) * args.sequence_length + first,
@@ -262,8 +262,8 @@ enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 /// tiles, which are few, read the first visible key of each query.
 template <int G>
 struct WarpQueries {
-  /// The warp's first and last query, as indices in the row (last < 0: none of them is computed),
-  /// and the smallest and the largest first visible key of these queries.
+  /// The warp's first and last query, as indices in the sequence (last < 0: none of them is
+  /// computed), and the smallest and the largest first visible key of these queries.
   int first, last, least, greatest;
 
   template <class T>
@@ -558,7 +558,7 @@ struct QueryStatistics {
 };
 
 /// Returns the end of the queries that see any key of a block. `first_block` never decreases along
-/// a row, so no later query sees one.
+/// a sequence, so no later query sees one.
 template <class T>
 __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_block) {
   int end = key_block + 1;
@@ -595,7 +595,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
                             args.head_size, args.vectors);
     start_tile<D, kQueries>(q + kQueries * D, args.da + args.out(queries.token, head),
                             args.out_width, queries.rows, args.head_size, args.vectors);
-    // Queries beyond the end of the row have zeros as elements and statistics, so they add nothing.
+    // Queries beyond the end of the sequence have zeros as elements and statistics, so they add
+    // nothing.
     const int i = threadIdx.x;
     if (i >= kQueries) return;
     const bool exists = i < queries.rows;
@@ -695,7 +696,7 @@ void with_narrow_type(DType dtype, Body body) {
     body(Bf16{});
 }
 
-/// Returns a launch of a block for `block_rows` tokens of each row and `heads` heads, with
+/// Returns a launch of a block for `block_rows` tokens of each sequence and `heads` heads, with
 /// `shared_rows` rows of D elements in shared memory.
 template <int D, class T>
 Launch attention_launch(const AttentionArgs<T>& args, int block_rows, int heads, int shared_rows,

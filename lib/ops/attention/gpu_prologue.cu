@@ -4,9 +4,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Computes, in one thread block for each query block of a row, the first key to which each token
-// attends (the start of its document or of its window, whichever is later), and the first key block
-// that the query block needs. A token always attends to itself, whatever `starts` says.
+// Computes, in one thread block for each query block of a sequence, the first key to which each
+// token attends (the start of its document or of its window, whichever is later), and the first key
+// block that the query block needs. A token always attends to itself, whatever `starts` says.
 __global__ void compute_lowest_keys(const int32_t* starts, int32_t* lowest, int32_t* first_block,
                                     int sequence_length, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];

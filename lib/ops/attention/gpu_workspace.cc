@@ -29,12 +29,12 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t sequen
 GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                               bool backward) {
   require(attrs.sequence_length > 0 && tokens % attrs.sequence_length == 0,
-          "the tokens of attention fill whole rows");
+          "the tokens of attention fill whole sequences");
   const int64_t blocks = divide_up(attrs.sequence_length, kAttentionBlock);
   GpuAttentionWorkspace w;
-  OffsetAllocator places;
-  const auto list = [&places](int64_t count) {
-    return places.reserve(count * dtype_bytes(DType::kI32));
+  OffsetAllocator allocator;
+  const auto list = [&allocator](int64_t count) {
+    return allocator.reserve(count * dtype_bytes(DType::kI32));
   };
   w.lowest = list(tokens);
   w.first_block = list(tokens / attrs.sequence_length * blocks);
@@ -45,8 +45,8 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
     for (int64_t* offsets : {&group.qkv_offsets, &group.out_offsets, &group.token_offsets})
       *offsets = list(group.slots + 1);
   }
-  if (backward) w.delta = places.reserve(attrs.query_heads * tokens * dtype_bytes(DType::kF32));
-  w.bytes = places.bytes();
+  if (backward) w.delta = allocator.reserve(attrs.query_heads * tokens * dtype_bytes(DType::kF32));
+  w.bytes = allocator.bytes();
   return w;
 }
 

@@ -25,8 +25,9 @@ void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 }
 
 /// Counts the pairs (query, key) of a head whose scores kernels compute: all pairs of a query block
-/// and a key block of which some pair is within the causal window. A row counts as one document,
-/// because only the batch says where documents start; rows of short documents cost less.
+/// and a key block of which some pair is within the causal window. A sequence counts as one
+/// document, because only the batch says where documents start; sequences of short documents cost
+/// less.
 double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   const int64_t block = kAttentionBlock, row = attrs.sequence_length;
   double pairs = 0;
@@ -82,7 +83,7 @@ int64_t attention_dgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
 }
 
 /// Returns an upper bound on the workspace of cuDNN's gradient: that of the largest part of
-/// cudnn_parts(), of rows or of documents, and some KiB for lists and marks.
+/// cudnn_parts(), of sequences or of documents, and some KiB for lists and marks.
 int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   constexpr int64_t kLists = int64_t{1} << 20;
   const auto& attrs = op.attrs.get<AttentionAttrs>();

@@ -22,7 +22,7 @@ int64_t key_block_classes(int64_t independent, int64_t blocks) {
 AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                        int64_t element_bytes, bool backward) {
   require(attrs.sequence_length > 0 && tokens % attrs.sequence_length == 0,
-          "the tokens of attention fill whole rows");
+          "the tokens of attention fill whole sequences");
   constexpr int64_t kVector = 16;
   AttentionWorkspace w;
   w.padded_head = round_up(attrs.head_size, kVector);

@@ -45,7 +45,7 @@ class Head {
 
   /// Prepares the head; `bias` is null where there is none or the operation makes no logits;
   /// `results` says which results of the operation are dw and the bias' gradient.
-  Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits,
+  Head(const OpCall& call, const CrossEntropyWorkspace& layout, bool gradients, T* logits,
        const S* bias, const HeadGradients& results)
       : call_(call),
         bias_(bias),
@@ -53,7 +53,7 @@ class Head {
         tokens_(call.in_dims(0)[0]),
         hidden_(call.in_dims(0)[1]),
         vocabulary_(call.in_dims(1)[0]),
-        place_(place),
+        layout_(layout),
         x_(call.in<S>(0)),
         w_(call.in<S>(1)),
         labels_(call.in<int32_t>(2)),
@@ -66,7 +66,7 @@ class Head {
   int64_t vocabulary() const { return vocabulary_; }
   int32_t label(int64_t token) const { return labels_[token]; }
   T* logits(int64_t row) const { return logits_ + row * vocabulary_; }
-  int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
+  int32_t* counted() const { return call_.workspace<int32_t>(layout_.counted); }
 
   /// Returns the bytes of dw's elements.
   static int64_t gradient_bytes(const OpCall& call, const HeadGradients& results) {
@@ -129,13 +129,13 @@ class Head {
       if (neighbors) return {token, count, false, first, nullptr};
     } else if (direct_) {
       if (neighbors) return {token, count, false, nullptr, first};
-      S* const rows = call_.workspace<S>(place_.rows);
+      S* const rows = call_.workspace<S>(layout_.rows);
       for_rows(count, [&](int64_t i) {
         std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_);
       });
       return {token, count, true, nullptr, rows};
     }
-    T* const rows = call_.workspace<T>(place_.rows);
+    T* const rows = call_.workspace<T>(layout_.rows);
     const auto& vec = vector_kernels<S>();
     for_rows(count,
              [&](int64_t i) { vec.widen(x_ + token[i] * hidden_, rows + i * hidden_, hidden_); });
@@ -164,7 +164,7 @@ class Head {
   /// Computes dx = dlogits w for the chunk's tokens. The gathered rows of x are no longer needed,
   /// so dx overwrites them before it is written to its tokens.
   void input_gradient(const Chunk& chunk) {
-    T* out = call_.workspace<T>(place_.rows);
+    T* out = call_.workspace<T>(layout_.rows);
     if constexpr (!kIsNarrow<S>)
       if (!chunk.gathered) out = dx_ + chunk.token[0] * hidden_;
     multiply_by_weight(chunk, out);
@@ -201,9 +201,9 @@ class Head {
       if constexpr (!kIsNarrow<G>) {
         multiply(0, vocabulary_, accumulate ? 1.0 : 0.0, dw);
       } else {
-        T* const panel = call_.workspace<T>(place_.panel);
-        for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
-          const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+        T* const panel = call_.workspace<T>(layout_.panel);
+        for (int64_t row = 0; row < vocabulary_; row += layout_.panel_rows) {
+          const int64_t rows = std::min(layout_.panel_rows, vocabulary_ - row);
           multiply(row, rows, 0.0, panel);
           narrow_block(panel, rows, hidden_, accumulate, dw + row * hidden_, hidden_);
         }
@@ -275,9 +275,9 @@ class Head {
     if constexpr (!kIsNarrow<S>) {
       f(0, vocabulary_, w_);
     } else {
-      T* const panel = call_.workspace<T>(place_.panel);
-      for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
-        const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+      T* const panel = call_.workspace<T>(layout_.panel);
+      for (int64_t row = 0; row < vocabulary_; row += layout_.panel_rows) {
+        const int64_t rows = std::min(layout_.panel_rows, vocabulary_ - row);
         widen_block(w_ + row * hidden_, hidden_, rows, hidden_, panel);
         f(row, rows, panel);
       }
@@ -288,7 +288,7 @@ class Head {
   const S* bias_;
   HeadGradients results_;
   int64_t tokens_, hidden_, vocabulary_;
-  CrossEntropyWorkspace place_;
+  CrossEntropyWorkspace layout_;
   const S* x_;
   const S* w_;
   const int32_t* labels_;
@@ -353,7 +353,7 @@ struct LogitCap {
   }
   /// Returns the largest logit of a row and the sum of exp(logit - largest). Without a cap,
   /// replaces the logits by these exponentials.
-  RowMaxSum exponentials(T* row) const {
+  SoftmaxStatistics exponentials(T* row) const {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
@@ -383,18 +383,18 @@ class LinearCrossEntropy {
       : call_(call),
         gradients_(call.attrs<CrossEntropyAttrs>().with_gradients),
         results_(head_gradients_of(call.op())),
-        place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
-                                       call.attrs<CrossEntropyAttrs>(), sizeof(S),
-                                       Head<S>::gradient_bytes(call, results_))),
-        head_(call, place_, gradients_, call.workspace<T>(place_.logits),
+        layout_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
+                                        call.attrs<CrossEntropyAttrs>(), sizeof(S),
+                                        Head<S>::gradient_bytes(call, results_))),
+        head_(call, layout_, gradients_, call.workspace<T>(layout_.logits),
               call.has_in(3) ? call.in<S>(3) : nullptr, results_),
         cap_{call.attrs<CrossEntropyAttrs>().softcap, head_.vocabulary()} {}
 
   void run() {
     const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
     RowSums sums;
-    for (int64_t first = 0; first < counted; first += place_.wide_chunk) {
-      const RowSums more = run_chunk(first, std::min(place_.wide_chunk, counted - first));
+    for (int64_t first = 0; first < counted; first += layout_.wide_chunk) {
+      const RowSums more = run_chunk(first, std::min(layout_.wide_chunk, counted - first));
       sums.losses += more.losses;
       sums.correct += more.correct;
     }
@@ -408,9 +408,9 @@ class LinearCrossEntropy {
   RowSums run_chunk(int64_t first, int64_t count) {
     const auto chunk = head_.chunk_of(head_.counted() + first, count);
     head_.find_logits(chunk);
-    const RowSums sums = sum_of_rows(call_.workspace<double>(place_.losses), count, [&](int64_t i) {
-      return row_loss(head_.logits(i), head_.label(chunk.token[i]));
-    });
+    const RowSums sums = sum_of_rows(
+        call_.workspace<double>(layout_.losses), count,
+        [&](int64_t i) { return row_loss(head_.logits(i), head_.label(chunk.token[i])); });
     if (!gradients_) return sums;
     head_.parameter_gradients(chunk, first > 0 || call_.accumulate());
     head_.input_gradient(chunk);
@@ -425,11 +425,11 @@ class LinearCrossEntropy {
     cap_.apply(row);
     const double at_label = row[label];
     if (!gradients_) {
-      const RowMaxSum stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
+      const SoftmaxStatistics stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
       return evaluated_row(stats.max + std::log(stats.sum) - at_label,
                            is_likeliest(row, label, static_cast<T>(stats.max)));
     }
-    const RowMaxSum stats = cap_.exponentials(row);
+    const SoftmaxStatistics stats = cap_.exponentials(row);
     const double scale = call_.scalars().token_loss_factor;
     cap_.softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
     row[label] -= static_cast<T>(scale * cap_.slope(at_label));
@@ -440,7 +440,7 @@ class LinearCrossEntropy {
   const OpCall& call_;
   bool gradients_;
   HeadGradients results_;
-  CrossEntropyWorkspace place_;
+  CrossEntropyWorkspace layout_;
   Head<S> head_;
   LogitCap<T> cap_;
 };
@@ -458,9 +458,9 @@ struct VocabularyChunk {
                   const HeadGradients& results)
       : attrs(call.attrs<VocabularyAttrs>()),
         tokens(chunk_tokens),
-        place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
-                                   Head<S>::gradient_bytes(call, results))),
-        head(call, place, results.weight > 0, logits, bias, results),
+        layout(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
+                                    Head<S>::gradient_bytes(call, results))),
+        head(call, layout, results.weight > 0, logits, bias, results),
         cap{attrs.softcap, attrs.own_rows(head.vocabulary())} {
     counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
@@ -473,7 +473,7 @@ struct VocabularyChunk {
 
   const VocabularyAttrs& attrs;
   int64_t tokens;
-  CrossEntropyWorkspace place;
+  CrossEntropyWorkspace layout;
   Head<S> head;
   LogitCap<T> cap;
   int64_t counted = 0;
@@ -543,9 +543,9 @@ void vocabulary_logits(const OpCall& call) {
       chunk.head.add_bias(row);
       chunk.cap.apply(row);
       if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
-      const RowMaxSum found = chunk.attrs.with_gradients
-                                  ? chunk.cap.exponentials(row)
-                                  : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
+      const SoftmaxStatistics found = chunk.attrs.with_gradients
+                                          ? chunk.cap.exponentials(row)
+                                          : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
       statistics[2 * i] = static_cast<T>(found.max);
       statistics[2 * i + 1] = static_cast<T>(found.sum);
     }
@@ -573,7 +573,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
     chunk.head.round_gradient(row);
   };
   const RowSums sums = sum_of_rows(
-      call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) -> RowLoss {
+      call.workspace<double>(chunk.layout.losses), chunk.counted, [&](int64_t i) -> RowLoss {
         const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
         const int64_t label = chunk.own_label(i);
         if (gradients) find_gradient(i, label, joined);

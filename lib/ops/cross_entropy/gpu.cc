@@ -80,8 +80,8 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
 }
 
 /// Returns the memory for partial sums of the gradient of the bias; null if the bias has none.
-void* bias_sums(const Operation& op, const GpuHeadWorkspace& place) {
-  return place.bias_sums < 0 ? nullptr : op.workspace<void>(place.bias_sums);
+void* bias_sums(const Operation& op, const GpuHeadWorkspace& layout) {
+  return layout.bias_sums < 0 ? nullptr : op.workspace<void>(layout.bias_sums);
 }
 
 /// LinearCrossEntropy multiplies all tokens, including masked ones, because only the device knows
@@ -232,11 +232,11 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
   const HeadGradients results = vocabulary_gradients_of(op.op());
-  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
-                                                          results.bias > 0 ? rows.vocabulary : 0);
-  op.require_workspace(place.bytes);
-  auto* const losses = op.workspace<double>(place.losses);
-  int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(place.correct);
+  const GpuHeadWorkspace layout = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
+                                                           results.bias > 0 ? rows.vocabulary : 0);
+  op.require_workspace(layout.bytes);
+  auto* const losses = op.workspace<double>(layout.losses);
+  int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(layout.correct);
   vocabulary_loss(op.dtype(),
                   {.of = rows,
                    .statistics = op.floats_in(4),
@@ -262,7 +262,7 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
                   .stride = stride,
                   .adds = attrs.first_token > 0 || op.accumulate(),
                   .results = results,
-                  .bias_sums = bias_sums(op, place)},
+                  .bias_sums = bias_sums(op, layout)},
                  libraries.matmul);
 }
 

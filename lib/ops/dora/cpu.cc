@@ -42,9 +42,9 @@ class ColumnFactors {
     for (const DoraAttrs::ScaledColumns& part : parts_) {
       const int64_t begin = std::max(first, part.first_column),
                     end = std::min(first + count, part.first_column + part.columns);
-      const int64_t place = before + begin - part.first_column;
+      const int64_t index = before + begin - part.first_column;
       for (int64_t i = begin; i < end; ++i)
-        out[i - first] = over_length(magnitudes_[place + i - begin], squares_[place + i - begin]);
+        out[i - first] = over_length(magnitudes_[index + i - begin], squares_[index + i - begin]);
       before += part.columns;
     }
   }
@@ -124,11 +124,11 @@ template <class S>
 void dora_squared_lengths(const OpCall& call) {
   using T = Compute<S>;
   const int64_t inputs = call.in_dims(1)[1];
-  const DoraWorkspace place = dora_workspace(call.graph(), call.op());
-  T *const panel = call.workspace<T>(place.panel), *const scaled = call.workspace<T>(place.b);
+  const DoraWorkspace layout = dora_workspace(call.graph(), call.op());
+  T *const panel = call.workspace<T>(layout.panel), *const scaled = call.workspace<T>(layout.b);
   const T* a = nullptr;
   if constexpr (kIsNarrow<S>) {
-    T* const wide = call.workspace<T>(place.a);
+    T* const wide = call.workspace<T>(layout.a);
     widen_block(call.in<S>(1), inputs, call.in_dims(1)[0], inputs, wide);
     a = wide;
   } else {
@@ -138,8 +138,8 @@ void dora_squared_lengths(const OpCall& call) {
   const std::vector<LoraPart> parts = lora_parts(call.graph(), call.op());
   for (size_t p = 0; p < parts.size(); ++p) {
     const LoraPart& part = parts[p];
-    for (int64_t row = 0; row < part.columns; row += place.rows) {
-      const int64_t rows = std::min(place.rows, part.columns - row);
+    for (int64_t row = 0; row < part.columns; row += layout.rows) {
+      const int64_t rows = std::min(layout.rows, part.columns - row);
       widen_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
       widen_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);

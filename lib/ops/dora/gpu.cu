@@ -65,9 +65,9 @@ struct ScaledParts {
 #pragma unroll
     for (int p = 0; p < kMaxParts; ++p) {
       if (p >= count) break;
-      const int64_t place = column - first_column[p];
-      if (place >= 0 && place < columns[p])
-        found = over_length(magnitudes[before + place], squares[before + place]);
+      const int64_t index = column - first_column[p];
+      if (index >= 0 && index < columns[p])
+        found = over_length(magnitudes[before + index], squares[before + index]);
       before += columns[p];
     }
     return found;
@@ -152,15 +152,15 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
   const PackedFormat& format = op.packed(0);
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
-  const GpuDoraWorkspace place = gpu_dora_workspace(
+  const GpuDoraWorkspace layout = gpu_dora_workspace(
       max_columns(parts), inputs, dtype_bytes(op.dtype()), static_cast<bool>(format));
-  op.require_workspace(place.bytes);
-  auto* const delta = op.workspace<float>(place.delta);
+  op.require_workspace(layout.bytes);
+  auto* const delta = op.workspace<float>(layout.delta);
   float* squares = op.floats_out(0);
   for (size_t p = 0; p < parts.size(); ++p) {
     const LoraPart& part = parts[p];
-    for (int64_t row = 0; row < part.columns; row += place.rows) {
-      const int64_t rows = std::min(place.rows, part.columns - row),
+    for (int64_t row = 0; row < part.columns; row += layout.rows) {
+      const int64_t rows = std::min(layout.rows, part.columns - row),
                     first = part.first_column + row;
       libraries.matmul.run({.m = rows,
                             .n = inputs,
@@ -172,7 +172,7 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
                             .dtype = op.dtype(),
                             .out_dtype = DType::kF32},
                            op.stream());
-      void* const unpacked = format ? op.workspace<void>(place.weight) : nullptr;
+      void* const unpacked = format ? op.workspace<void>(layout.weight) : nullptr;
       if (format)
         unpack(op.dtype(), {format, op.records(0), unpacked, inputs, first, rows, 0, inputs},
                op.stream());

@@ -10,8 +10,8 @@ class GraphBuilder;
 
 // dropout
 //   Inverted dropout (Srivastava et al. 2014): an element becomes 0 with the probability p of
-//   DropoutAttrs, and is divided by 1 - p otherwise. The mask is a function of the element's place
-//   in training (kernels/dropout_mask.h), so the operation is its own gradient.
+//   DropoutAttrs, and is divided by 1 - p otherwise. The mask is a function of the element's
+//   position in training (kernels/dropout_mask.h), so the operation is its own gradient.
 //   in:  x[N,I]
 //   out: y[N,I] (out may be x)
 

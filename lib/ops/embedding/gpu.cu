@@ -64,10 +64,10 @@ struct Matches {
   int sorted[kMatches];
   int count;
   int warp_count[kWarps];
-  /// The first place of each row in `sorted`.
+  /// The first position of each row in `sorted`.
   int first[kRows + 1];
-  /// The place of a hot row's tokens in HotRows::order, and the row's last part so far; -1: it has
-  /// none yet.
+  /// The position of a hot row's tokens in HotRows::order, and the row's last part so far; -1: it
+  /// has none yet.
   int hot_place[kRows];
   int last_part[kRows];
 

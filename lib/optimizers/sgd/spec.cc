@@ -15,17 +15,17 @@ std::span<const OptimizerState> momentum_states(const OptimizerConfig& config) {
   return kMomentumBuffer;
 }
 
-/// Returns the fault of a config whose Nesterov momentum torch.optim.SGD also refuses.
-std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
+/// Returns the conflict of a config whose Nesterov momentum torch.optim.SGD also refuses.
+std::optional<ParameterConflict> nesterov_conflict(const OptimizerConfig& config) {
   if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
-  return OptimizerFault{"nesterov",
-                        "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
-                        "set momentum, for example 0.9, and remove dampening, or remove nesterov"};
+  return ParameterConflict{
+      "nesterov", "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
+      "set momentum, for example 0.9, and remove dampening, or remove nesterov"};
 }
 
 }  // namespace
 
 constinit const Optimizer kSgd{
-    .parameters = kSgdParameters, .states = momentum_states, .fault = nesterov_fault};
+    .parameters = kSgdParameters, .states = momentum_states, .conflict = nesterov_conflict};
 
 }  // namespace ftrun::optimizers

@@ -404,7 +404,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"parallel.pipeline_layers",
        {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_partition(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_balance(config.pipeline.partition)"}},
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
@@ -453,7 +453,7 @@ std::string content(const std::string& path) {
 
 /// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
-  if (field.treatment != KeyTreatment::kImplement) return false;
+  if (field.treatment != KeyTreatment::kApply) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
@@ -483,7 +483,7 @@ TEST_CASE("each key in the list of run keys is read by the source line that the 
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
                                             path.substr(dot + 1));
     REQUIRE(field != nullptr);
-    CHECK(field->treatment == KeyTreatment::kImplement);
+    CHECK(field->treatment == KeyTreatment::kApply);
     CHECK(content(place.file).find(place.line) != std::string::npos);
   }
 }

@@ -1,4 +1,4 @@
-#include "cluster/shown_output.h"
+#include "cluster/lossy_output.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -34,14 +34,14 @@ OwnedFd opened_again(int fd) {
 
 }  // namespace
 
-ShownOutput::ShownOutput(ShownOutputOptions options) : options_(std::move(options)) {
+LossyOutput::LossyOutput(LossyOutputOptions options) : options_(std::move(options)) {
   for (size_t i = 0; i < streams_.size(); ++i) {
     streams_[i].terminal = opened_again(options_.descriptors[i]);
     streams_[i].fd = streams_[i].terminal ? streams_[i].terminal.get() : options_.descriptors[i];
   }
 }
 
-void ShownOutput::write(OutputStream stream, std::string_view text) {
+void LossyOutput::write(OutputStream stream, std::string_view text) {
   Stream& to = streams_[static_cast<size_t>(stream)];
   const bool is_out = stream == OutputStream::kOut;
   const auto leave_out = [&] {
@@ -60,7 +60,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
 }
 
 /// Writes the text. Returns false if the stream is blocked; `text` is then what remains.
-bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
+bool LossyOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: a writable pipe takes it at once
   while (!text.empty()) {
     if (!wait_until_writable(stream)) {
@@ -78,7 +78,7 @@ bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out)
   return true;
 }
 
-bool ShownOutput::wait_until_writable(const Stream& stream) {
+bool LossyOutput::wait_until_writable(const Stream& stream) {
   const auto begin = Clock::now();
   for (;;) {
     if (has_room(stream.fd, kMoment)) return true;

@@ -1,4 +1,4 @@
-#include "training/text_sample.h"
+#include "training/text_sampler.h"
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-bool TextSamples::is_wanted() {
+bool TextSampler::is_wanted() {
   if (!is_wanted_)
     is_wanted_ = config_.train.generate.prompt_tokens > 0 &&
                  session_.broadcast_decision("reading the tokenizer", [&] {
@@ -17,7 +17,7 @@ bool TextSamples::is_wanted() {
   return *is_wanted_;
 }
 
-std::vector<TextSample> TextSamples::generate() {
+std::vector<TextSample> TextSampler::generate() {
   try {
     if (!is_wanted()) return {};
     if (!setup_.needs_all_ranks()) return generate_on_first();
@@ -34,7 +34,7 @@ std::vector<TextSample> TextSamples::generate() {
 }
 
 /// Writes the texts on rank 0 alone; the other ranks wait as long as it is alive.
-std::vector<TextSample> TextSamples::generate_on_first() {
+std::vector<TextSample> TextSampler::generate_on_first() {
   std::vector<TextSample> samples;
   session_.run_on_all_ranks("writing samples of text", [&] {
     if (session_.is_first()) samples = generate_all();
@@ -42,7 +42,7 @@ std::vector<TextSample> TextSamples::generate_on_first() {
   return samples;
 }
 
-std::vector<TextSample> TextSamples::generate_all() {
+std::vector<TextSample> TextSampler::generate_all() {
   prepare();
   signal_ = 0;
   std::vector<TextSample> samples;
@@ -59,7 +59,7 @@ std::vector<TextSample> TextSamples::generate_all() {
 
 /// Prepares the texts at the first call. If all ranks write together, a failure of one rank must
 /// make all ranks fail.
-void TextSamples::prepare() {
+void TextSampler::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
   if (setup_.needs_all_ranks())
@@ -68,7 +68,7 @@ void TextSamples::prepare() {
     read();
 }
 
-bool TextSamples::agree_on_stop() {
+bool TextSampler::agree_on_stop() {
   signal_ = setup_.needs_all_ranks() ? session_.agree_on_stop(stop_signal()) : stop_signal();
   return signal_ != 0;
 }

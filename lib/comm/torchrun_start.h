@@ -24,14 +24,14 @@ namespace ftrun {
 // word of a dead start: one that nobody completes, or whose members are processes that have ended.
 // It then waits until rank 0 announces another word.
 
-struct AgentStart {
+struct TorchrunStart {
   /// The prefix of the keys of this start.
   std::string prefix;
-  AgentLaunch launch;
+  TorchrunLaunch launch;
 };
 
 /// Agrees with the other ranks on the start they belong to. Collective: all ranks of one start.
 /// Throws Error(kPeerLost) naming the ranks that did not register within options.timeout.
-AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options);
+TorchrunStart agree_on_start(c10d::Store& store, const RendezvousOptions& options);
 
 }  // namespace ftrun

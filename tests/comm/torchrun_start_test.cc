@@ -17,9 +17,9 @@ using namespace std::chrono_literals;
 namespace {
 
 /// The store of a torchrun agent; it outlives the ranks that the agent starts.
-class AgentStore {
+class TorchrunStore {
  public:
-  AgentStore() {
+  TorchrunStore() {
     c10d::TCPStoreOptions options;
     options.isServer = true;
     options.waitWorkers = false;
@@ -31,7 +31,7 @@ class AgentStore {
     return {.rank = rank,
             .world_size = world_size,
             .port = server_->getPort(),
-            .has_agent_store = true,
+            .has_torchrun_store = true,
             .timeout = timeout};
   }
 
@@ -41,14 +41,14 @@ class AgentStore {
 
 struct RankStart {
   std::vector<std::string> texts;
-  AgentLaunch launch;
+  TorchrunLaunch launch;
   std::string failure;
 };
 
 /// Runs the ranks of one start, each of which begins `late` after the previous one. They end as if
 /// killed: they remove nothing from the store.
-std::vector<RankStart> start_ranks(const AgentStore& agent, int world_size, const std::string& name,
-                                   std::chrono::milliseconds late = 0ms,
+std::vector<RankStart> start_ranks(const TorchrunStore& agent, int world_size,
+                                   const std::string& name, std::chrono::milliseconds late = 0ms,
                                    std::vector<int> ranks = {}) {
   if (ranks.empty())
     for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
@@ -60,7 +60,7 @@ std::vector<RankStart> start_ranks(const AgentStore& agent, int world_size, cons
       try {
         const auto rendezvous = Rendezvous::connect(agent.options(
             ranks[i], world_size, ranks.size() < static_cast<size_t>(world_size) ? 1000ms : 20s));
-        starts[i].launch = rendezvous->agent_launch().value();
+        starts[i].launch = rendezvous->torchrun_launch().value();
         std::this_thread::sleep_for(late * i);
         starts[i].texts = rendezvous->all_gather_text("hash", cat(name, ranks[i]));
       } catch (const std::exception& error) {
@@ -75,7 +75,7 @@ std::vector<RankStart> start_ranks(const AgentStore& agent, int world_size, cons
 }  // namespace
 
 TEST_CASE("ranks that torchrun started again meet each other, but not an earlier start") {
-  const AgentStore agent;
+  const TorchrunStore agent;
   std::string launch;
   for (const char* name : {"a", "b", "c"}) {
     const auto starts = start_ranks(agent, 3, name, 200ms,
@@ -89,12 +89,12 @@ TEST_CASE("ranks that torchrun started again meet each other, but not an earlier
     }
   }
   REQUIRE(launch.size() == 32);
-  const AgentStore other;
+  const TorchrunStore other;
   REQUIRE(start_ranks(other, 1, "d")[0].launch.name != launch);
 }
 
 TEST_CASE("texts longer than torchrun's store takes in one request reach every rank") {
-  const AgentStore agent;
+  const TorchrunStore agent;
   for (const size_t bytes : {size_t{5} << 20, size_t{9} << 20}) {
     const std::string text(bytes, 'x');
     const auto starts = start_ranks(agent, 2, text);
@@ -106,7 +106,7 @@ TEST_CASE("texts longer than torchrun's store takes in one request reach every r
 }
 
 TEST_CASE("no rank joins a start that lost a rank while meeting, or had another number of ranks") {
-  const AgentStore agent;
+  const TorchrunStore agent;
   REQUIRE_THAT(
       start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
       Catch::StartsWith("rank 0 waited 1.0s for the other ranks to register in torchrun's store: "
@@ -123,7 +123,7 @@ TEST_CASE("no rank joins a start that lost a rank while meeting, or had another 
 }
 
 TEST_CASE("of two processes that claim one rank, only one joins the start") {
-  const AgentStore agent;
+  const TorchrunStore agent;
   const auto starts = start_ranks(agent, 2, "a");
   REQUIRE(starts[1].texts == std::vector<std::string>{"a0", "a1"});
   // The members of this start are known already, and its rank 1 is another process.

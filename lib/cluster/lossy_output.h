@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-struct ShownOutputOptions {
+struct LossyOutputOptions {
   /// The descriptors of this process's standard output and error.
   std::array<int, 2> descriptors = {1, 2};
   /// The time that a stream may be blocked before lines are dropped, and the shorter time that
@@ -24,12 +24,12 @@ struct ShownOutputOptions {
   std::function<bool()> is_ending = [] { return false; };
 };
 
-/// ShownOutput prints the output of several ranks to streams that may block: a pipe whose reader
+/// LossyOutput prints the output of several ranks to streams that may block: a pipe whose reader
 /// sleeps, a terminal that was stopped (^S) or whose connection stalls. Lines that cannot be
 /// written for long are dropped. A later line reports how many, and the ranks' logs contain them.
-class ShownOutput {
+class LossyOutput {
  public:
-  explicit ShownOutput(ShownOutputOptions options);
+  explicit LossyOutput(LossyOutputOptions options);
 
   /// Writes a text. If writing fails (no reader is left, the disk is full), it sets the error state
   /// of std::cout, as a failed print does. std::cerr stays good, because the last message is still
@@ -49,7 +49,7 @@ class ShownOutput {
   bool write_all(Stream& stream, std::string_view& text, bool is_out);
   bool wait_until_writable(const Stream& stream);
 
-  ShownOutputOptions options_;
+  LossyOutputOptions options_;
   std::array<Stream, 2> streams_;
 };
 

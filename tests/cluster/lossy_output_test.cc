@@ -1,4 +1,4 @@
-#include "cluster/shown_output.h"
+#include "cluster/lossy_output.h"
 
 #include <fcntl.h>
 #include <pty.h>
@@ -36,7 +36,7 @@ std::string read_from(const OwnedFd& reader) {
   return text;
 }
 
-ShownOutputOptions options_for(const Pipe& ends) {
+LossyOutputOptions options_for(const Pipe& ends) {
   return {.descriptors = {ends.writer.get(), ends.writer.get()}, .write_timeout = 50ms};
 }
 
@@ -44,22 +44,22 @@ TEST_CASE(
     "text that a blocked output cannot take is dropped, and reported once there is room again") {
   for (const bool is_terminal : {false, true}) {
     const Pipe ends = is_terminal ? make_terminal() : make_pipe();
-    ShownOutput shown(options_for(ends));
+    LossyOutput output(options_for(ends));
     const std::string much(5000, 'x');
     for (int i = 0; i < 100; ++i)
-      shown.write(OutputStream::kOut, much + "\n");  // more than a pipe or a terminal holds
-    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);  // none of these waits
-    CHECK(shown.dropped_lines() > 1000);
+      output.write(OutputStream::kOut, much + "\n");  // more than a pipe or a terminal holds
+    for (int i = 0; i < 1000; ++i) output.write(OutputStream::kOut, kLine);  // none of these waits
+    CHECK(output.dropped_lines() > 1000);
     std::string read = read_from(ends.reader);
     CHECK(read.starts_with(much.substr(0, 1000)));
     CHECK(read.find(kLine) == read.npos);
-    shown.write(OutputStream::kOut, "read again\n");
+    output.write(OutputStream::kOut, "read again\n");
     read = read_from(ends.reader);
     std::erase(read, '\r');  // the terminal's carriage returns
     CAPTURE(is_terminal, read);
     const size_t notice_at = read.find("\nnotice: ");
     REQUIRE(notice_at != read.npos);
-    CHECK(shown.dropped_lines() == 0);
+    CHECK(output.dropped_lines() == 0);
     // The number of dropped lines: all except those that the output holds.
     const int left_out = std::stoi(read.substr(notice_at + 9));
     CHECK((left_out > 1000 && left_out < 1100));
@@ -72,16 +72,16 @@ TEST_CASE("a slow reader gets everything, even when the ranks have to end") {
   const Pipe ends = make_pipe();
   ::fcntl(ends.writer.get(), F_SETPIPE_SZ, 4096);
   std::string read, wanted;
-  ShownOutputOptions options = options_for(ends);
+  LossyOutputOptions options = options_for(ends);
   options.write_timeout_at_end = 10s;
   options.is_ending = [&] {
     read += read_from(ends.reader);
     return true;
   };
-  ShownOutput shown(options);
+  LossyOutput output(options);
   for (int i = 0; i < 20; ++i) {
     const std::string line(1000, static_cast<char>('a' + i));
-    shown.write(OutputStream::kErr, line + "\n");
+    output.write(OutputStream::kErr, line + "\n");
     wanted += line + "\n";
   }
   read += read_from(ends.reader);

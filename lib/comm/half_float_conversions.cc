@@ -1,4 +1,4 @@
-#include "comm/narrow_floats.h"
+#include "comm/half_float_conversions.h"
 
 #include <immintrin.h>
 
@@ -84,17 +84,18 @@ FTRUN_AVX2 void narrow_bf16_avx2(const float* from, uint16_t* to, int64_t count)
   narrow_bf16_scalar(from + i, to + i, count - i);
 }
 
-constexpr NarrowFloats kScalar{widen_f16_scalar, narrow_f16_scalar, widen_bf16_scalar,
-                               narrow_bf16_scalar};
-constexpr NarrowFloats kAvx2{widen_f16_avx2, narrow_f16_avx2, widen_bf16_avx2, narrow_bf16_avx2};
+constexpr HalfFloatConversions kScalar{widen_f16_scalar, narrow_f16_scalar, widen_bf16_scalar,
+                                       narrow_bf16_scalar};
+constexpr HalfFloatConversions kAvx2{widen_f16_avx2, narrow_f16_avx2, widen_bf16_avx2,
+                                     narrow_bf16_avx2};
 
 }  // namespace
 
-const NarrowFloats& scalar_narrow_floats() {
+const HalfFloatConversions& scalar_half_float_conversions() {
   return kScalar;
 }
 
-const NarrowFloats& narrow_floats() {
+const HalfFloatConversions& half_float_conversions() {
   static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   return avx2 ? kAvx2 : kScalar;
 }

@@ -38,12 +38,12 @@ struct StepSeconds {
   double stages = 0;
 };
 
-/// StepTimes compares measured step times with the prediction. It computes medians over the last
-/// thousand steps. The first two steps are left out, because memory is touched for the first time
-/// and caches are filled.
-class StepTimes {
+/// StepTimeComparison compares measured step times with the prediction. It computes medians over
+/// the last thousand steps. The first two steps are left out, because memory is touched for the
+/// first time and caches are filled.
+class StepTimeComparison {
  public:
-  explicit StepTimes(PredictedStep predicted);
+  explicit StepTimeComparison(PredictedStep predicted);
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
   void add_step(const StepMetrics& metrics, const StepSeconds& seconds);

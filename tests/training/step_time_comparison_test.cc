@@ -1,4 +1,4 @@
-#include "training/step_times.h"
+#include "training/step_time_comparison.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,9 +7,9 @@ namespace {
 
 /// Returns measured times of steps where layers take half the time, and waits for collectives take
 /// `waited`.
-StepTimes step_times_of(PredictedStep predicted, const std::vector<double>& seconds,
-                        double waited) {
-  StepTimes times(std::move(predicted));
+StepTimeComparison step_times_of(PredictedStep predicted, const std::vector<double>& seconds,
+                                 double waited) {
+  StepTimeComparison times(std::move(predicted));
   for (const double step : seconds)
     times.add_step(
         {.step_seconds = step, .data_wait_seconds = 0.5, .exposed_communication_seconds = waited},
@@ -28,7 +28,7 @@ PredictedStep predicted(double seconds, double communication) {
 TEST_CASE(
     "measured steps are compared with the prediction, without the first two and without waits for "
     "data") {
-  const StepTimes times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
+  const StepTimeComparison times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
   CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
         "9.1 % less\n"
@@ -54,14 +54,14 @@ std::string last_line(const std::string& text) {
 TEST_CASE(
     "beyond a difference of 15 % the part that differs most is named, with other load on the "
     "machine") {
-  const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
+  const StepTimeComparison shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
   // Other load on the machine cannot make a step shorter.
   CHECK(last_line(shorter.text({.other_programs = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "cores");
-  const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
+  const StepTimeComparison longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
   CHECK(last_line(longer.text({.other_programs = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
         "and other machines took 10 % of the cores, which explains some of it");
@@ -73,7 +73,7 @@ TEST_CASE(
 }
 
 TEST_CASE("waits for other stages are a separate part") {
-  StepTimes times(
+  StepTimeComparison times(
       {StepTime{.seconds = 1, .layer_seconds = 0.5, .pipeline_wait_seconds = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
     times.add_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});

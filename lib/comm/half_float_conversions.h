@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// NarrowFloats converts arrays of 16-bit floats to fp32 and back. All instances give the same bits
-/// for all inputs.
-struct NarrowFloats {
+/// HalfFloatConversions converts arrays of 16-bit floats to fp32 and back. All instances give the
+/// same bits for all inputs.
+struct HalfFloatConversions {
   /// Widens F16 exactly; a NaN keeps sign and payload and is quiet afterwards.
   void (*widen_f16)(const uint16_t* from, float* to, int64_t count);
   /// Rounds to nearest, ties to even. A NaN becomes the quiet NaN without payload, with its sign.
@@ -18,8 +18,8 @@ struct NarrowFloats {
 };
 
 /// Returns the functions that run on any CPU.
-const NarrowFloats& scalar_narrow_floats();
+const HalfFloatConversions& scalar_half_float_conversions();
 /// Returns the fastest functions that this CPU can run.
-const NarrowFloats& narrow_floats();
+const HalfFloatConversions& half_float_conversions();
 
 }  // namespace ftrun

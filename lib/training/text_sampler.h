@@ -14,12 +14,12 @@
 
 namespace ftrun {
 
-/// TextSamples generates text samples: the model continues the beginnings of validation documents.
+/// TextSampler generates text samples: the model continues the beginnings of validation documents.
 /// The beginnings are the same at each evaluation.
-class TextSamples {
+class TextSampler {
  public:
   /// Keeps references to all arguments.
-  TextSamples(const Config& config, Session& session, TrainingSetup& setup,
+  TextSampler(const Config& config, Session& session, TrainingSetup& setup,
               const SequenceSet& validation, RunJournal& journal)
       : config_(config),
         session_(session),

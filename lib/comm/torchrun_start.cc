@@ -1,4 +1,4 @@
-#include "comm/agent_start.h"
+#include "comm/torchrun_start.h"
 
 #include <chrono>
 #include <optional>
@@ -34,7 +34,7 @@ std::optional<std::string> find_text(c10d::Store& store, const std::string& key)
   return text_of(store.get(key));
 }
 
-AgentStart make_start(const std::string& word, const std::vector<std::string>& lines) {
+TorchrunStart make_start(const std::string& word, const std::vector<std::string>& lines) {
   return {prefix_of(word), {lines[0], std::stoi(lines[1])}};
 }
 
@@ -48,8 +48,8 @@ AgentStart make_start(const std::string& word, const std::vector<std::string>& l
 
 /// Announces this start's word until all ranks have registered under it. It is announced again when
 /// it was overwritten: a rank 0 of an earlier start may still be announcing its own word.
-AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
-                         const std::string& own, Clock::time_point deadline) {
+TorchrunStart propose_start(c10d::Store& store, const RendezvousOptions& options,
+                            const std::string& own, Clock::time_point deadline) {
   const std::string drawn = hex_text(random_bytes(kWordBytes)),
                     word = hex_text(random_bytes(kWordBytes));
   const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
@@ -74,8 +74,8 @@ AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
   return make_start(word, lines);
 }
 
-AgentStart join_start(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
-                      Clock::time_point deadline) {
+TorchrunStart join_start(c10d::Store& store, const RendezvousOptions& options,
+                         const std::string& own, Clock::time_point deadline) {
   const std::string prefix = cat(options.world_size, " ");
   std::string asked;
   while (Clock::now() < deadline) {
@@ -97,7 +97,7 @@ AgentStart join_start(c10d::Store& store, const RendezvousOptions& options, cons
 
 }  // namespace
 
-AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
+TorchrunStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
   const std::string own = hex_text(random_bytes(kWordBytes));
   const auto deadline = Clock::now() + options.timeout;
   return options.rank == 0 ? propose_start(store, options, own, deadline)

@@ -1,4 +1,4 @@
-#include "training/step_times.h"
+#include "training/step_time_comparison.h"
 
 #include <algorithm>
 #include <array>
@@ -91,11 +91,11 @@ PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_
   return predicted;
 }
 
-StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted)) {
+StepTimeComparison::StepTimeComparison(PredictedStep predicted) : predicted_(std::move(predicted)) {
   for (auto* kept : {&steps_, &layers_, &update_, &communication_, &stages_}) kept->reserve(kKept);
 }
 
-void StepTimes::add_step(const StepMetrics& metrics, const StepSeconds& seconds) {
+void StepTimeComparison::add_step(const StepMetrics& metrics, const StepSeconds& seconds) {
   if (recorded_steps_++ < kLeftOut) return;
   const auto index =
       static_cast<size_t>((recorded_steps_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
@@ -113,7 +113,7 @@ void StepTimes::add_step(const StepMetrics& metrics, const StepSeconds& seconds)
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
 /// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
 /// other ranks.
-std::vector<StepTimes::PartSeconds> StepTimes::parts() const {
+std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::parts() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> seconds{
@@ -134,7 +134,7 @@ std::vector<StepTimes::PartSeconds> StepTimes::parts() const {
   return parts;
 }
 
-std::string StepTimes::text(const LoadShares& load) const {
+std::string StepTimeComparison::text(const LoadShares& load) const {
   if (steps_.empty()) return "";
   const double measured = median(steps_);
   const std::string found = cat(seconds_text(measured), " measured (median of ",
@@ -161,7 +161,7 @@ std::string StepTimes::text(const LoadShares& load) const {
   return text;
 }
 
-std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values(
+std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manifest_values(
     const LoadShares& load) const {
   std::map<std::string, std::map<std::string, int64_t>> record;
   if (predicted_.time) {
