@@ -20,8 +20,8 @@ namespace {
 /// LibTorch's tables, which the ranks of a machine share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-std::string ranks_text(int64_t local) {
-  return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
+std::string ranks_text(int64_t local_ranks) {
+  return local_ranks == 1 ? "this rank" : cat("the ", local_ranks, " ranks of this machine");
 }
 
 /// Names the category that uses the most memory, with its bytes.
@@ -88,8 +88,8 @@ std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step,
                                int64_t local_ranks, int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
-  if (measure(plan) * local + kProcessBytes <= bytes) return "";
-  return cat(needs_text(plan, measure, local), ", plus about ", human_bytes(kProcessBytes),
+  if (measure(plan) * local_ranks + kProcessBytes <= bytes) return "";
+  return cat(needs_text(plan, measure, local_ranks), ", plus about ", human_bytes(kProcessBytes),
              " for the program itself, but ", what, ": the system may kill the run");
 }
 
@@ -101,9 +101,10 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
   const MemoryMeasure on_disk = measure_of(Tier::kNvme, loaded.config);
-  return Error(full->code(), full->message(),
-               cat(full->remedy(), "; ",
-                   remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local)));
+  return Error(
+      full->code(), full->message(),
+      cat(full->remedy(), "; ",
+          remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local_ranks)));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure,
     restarts_without_progress_ = 0;
     first_failure_ = failure;
   }
-  last_saved_ = saved;
+  last_checkpoint_id_ = checkpoint_id;
   if (restarts_without_progress_ < options_.max_restarts_without_progress) {
     ++restarts_without_progress_;
     local_ranks_ = decision.restart.local_ranks;

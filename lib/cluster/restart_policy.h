@@ -69,11 +69,11 @@ class RestartPolicy {
   explicit RestartPolicy(const Options& options, PlanRestart plan = nullptr);
 
   /// Counts a failure that may_succeed_on_restart(), and takes one of the allowed restarts if there
-  /// is one. `saved` identifies the run's newest checkpoint, "" if there is none yet. If the plan
-  /// changes the number of ranks, restarts and failures are counted from one again: those of a
-  /// start with another number say nothing about this one. The plan is not asked if no restart is
-  /// left.
-  RestartDecision decide(const FailureSummary& failure, const std::string& saved);
+  /// is one. `checkpoint_id` identifies the run's newest checkpoint, "" if there is none yet. If
+  /// the plan changes the number of ranks, restarts and failures are counted from one again: those
+  /// of a start with another number say nothing about this one. The plan is not asked if no restart
+  /// is left.
+  RestartDecision decide(const FailureSummary& failure, const std::string& checkpoint_id);
 
  private:
   bool has_restart_left(const std::string& checkpoint_id, int consecutive_failures) const;

@@ -44,14 +44,15 @@ SupervisedStart::SupervisedStart(const SupervisorOptions& options, SignalQueue& 
       restart_(restart),
       local_ranks_(restart.local_ranks > 0 ? restart.local_ranks : options.local_ranks),
       signals_(signals),
-      output_({.first_rank = first_rank(),
-               .ranks = local_ranks_,
-               .terminal = options.terminal,
-               .write = options.write
-                            ? options.write
-                            : [this](OutputStream stream,
-                                     std::string_view text) { shown_.write(stream, text); }}),
-      shown_({.is_ending = [this] {
+      output_(
+          {.first_rank = first_rank(),
+           .ranks = local_ranks_,
+           .terminal = options.terminal,
+           .write = options.write
+                        ? options.write
+                        : [this](OutputStream stream,
+                                 std::string_view text) { lossy_output_.write(stream, text); }}),
+      lossy_output_({.is_ending = [this] {
         handle_signals();
         return forwarded_signal_ != 0 || is_stopping_;
       }}) {}
@@ -76,7 +77,7 @@ FailureSummary SupervisedStart::run() {
                                                .log_of = options_.log_of});
   // Lines that were dropped after the last shown line are reported here, because no later line
   // reports them.
-  if (const int64_t lines = shown_.dropped_lines(); lines > 0 && !summary.text.empty())
+  if (const int64_t lines = lossy_output_.dropped_lines(); lines > 0 && !summary.text.empty())
     summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
                         " dropped because the output was blocked; see the ranks' logs");
   return summary;

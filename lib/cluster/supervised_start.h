@@ -19,7 +19,7 @@
 #include "cluster/rank_output.h"
 #include "cluster/rank_process.h"
 #include "cluster/restart_policy.h"
-#include "cluster/shown_output.h"
+#include "cluster/lossy_output.h"
 #include "cluster/signal_queue.h"
 #include "cluster/store_socket.h"
 #include "cluster/supervisor.h"
@@ -83,7 +83,7 @@ class SupervisedStart {
   const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
-  ShownOutput shown_;
+  LossyOutput lossy_output_;
   Pipe reports_ = make_pipe();
   LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;

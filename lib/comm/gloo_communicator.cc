@@ -51,7 +51,7 @@ constexpr std::chrono::milliseconds kPeerSlice{1000};
 at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(type));
 }
-at::Tensor bytes_of(const void* data, int64_t bytes) {
+at::Tensor byte_tensor(const void* data, int64_t bytes) {
   return view_of(data, bytes, at::kByte);
 }
 
@@ -414,8 +414,8 @@ void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t 
 /// blocks of the sizes in `blocks`.
 void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
                                       MovedBlocks blocks) {
-  at::Tensor from = bytes_of(in, sent);
-  at::Tensor to = bytes_of(out, received);
+  at::Tensor from = byte_tensor(in, sent);
+  at::Tensor to = byte_tensor(out, received);
   c10d::AllToAllOptions options;
   options.timeout = setup().timeout;
   await(group_->alltoall_base(to, from, blocks.received, blocks.sent, options));
@@ -457,8 +457,8 @@ void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
 
 void GlooCommunicator::gather_piece(const void* in, void* out, int64_t bytes) {
   if (bytes == 0) return;
-  at::Tensor input = bytes_of(in, bytes);
-  at::Tensor output = bytes_of(out, bytes * size());
+  at::Tensor input = byte_tensor(in, bytes);
+  at::Tensor output = byte_tensor(out, bytes * size());
   c10d::AllgatherOptions options;
   options.timeout = setup().timeout;
   await(group_->_allgather_base(output, input, options));
@@ -466,7 +466,7 @@ void GlooCommunicator::gather_piece(const void* in, void* out, int64_t bytes) {
 
 void GlooCommunicator::broadcast_now(const Collective& work) {
   if (work.record.count == 0) return;
-  std::vector<at::Tensor> tensors = {bytes_of(work.out, payload_bytes(work.record))};
+  std::vector<at::Tensor> tensors = {byte_tensor(work.out, payload_bytes(work.record))};
   c10d::BroadcastOptions options;
   options.rootRank = work.record.peer;
   options.timeout = setup().timeout;
@@ -489,10 +489,10 @@ void GlooCommunicator::start_send(Collective& work) {
   SendInFlight& send = sends_.back();
   const int tag = static_cast<int>(2 * (work.record.sequence % (1 << 29)));
   try {
-    std::vector<at::Tensor> header = {bytes_of(&send.header, sizeof send.header).clone()};
+    std::vector<at::Tensor> header = {byte_tensor(&send.header, sizeof send.header).clone()};
     send.header_work = group_->send(header, work.record.peer, tag);
     if (work.record.count > 0) {
-      std::vector<at::Tensor> data = {bytes_of(work.in, payload_bytes(work.record))};
+      std::vector<at::Tensor> data = {byte_tensor(work.in, payload_bytes(work.record))};
       send.data_work = group_->send(data, work.record.peer, tag + 1);
     }
   } catch (const std::exception& error) {
@@ -518,7 +518,7 @@ void GlooCommunicator::receive_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int tag = static_cast<int>(2 * (record.sequence % (1 << 29)));
   CollectiveRecord header;
-  std::vector<at::Tensor> header_bytes = {bytes_of(&header, sizeof header)};
+  std::vector<at::Tensor> header_bytes = {byte_tensor(&header, sizeof header)};
   const auto receive = [&](std::vector<at::Tensor>& tensors, int which) {
     try {
       return group_->recv(tensors, record.peer, which);
@@ -531,7 +531,7 @@ void GlooCommunicator::receive_now(const Collective& work) {
   await_message(receive(header_bytes, tag));
   check_message(header, record);
   if (record.count == 0) return;
-  std::vector<at::Tensor> data = {bytes_of(work.out, payload_bytes(record))};
+  std::vector<at::Tensor> data = {byte_tensor(work.out, payload_bytes(record))};
   await_message(receive(data, tag + 1));
 }
 

@@ -151,7 +151,7 @@ class Executor {
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  DiskRequests disk_;
+  DiskRequestQueue disk_;
   bool has_run_ = false;
   /// The inputs with which the program was captured; nothing if it is not.
   std::optional<CapturedInputs> captured_;

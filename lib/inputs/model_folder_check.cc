@@ -49,7 +49,7 @@ std::string base_of_adapter(const std::string& folder) {
 
 /// Refuses a path that is not the folder of a model: a missing path, a file, an adapter, or a
 /// folder without config.json.
-void check_model_folder(const FoundFolder& found) {
+void check_model_folder(const ResolvedFolder& found) {
   namespace fs = std::filesystem;
   const std::string& folder = found.folder;
   const std::string hidden =
@@ -90,7 +90,7 @@ void check_model_folder(const FoundFolder& found) {
 
 CheckedModelFolder checked_model_folder(const WrittenConfig& config) {
   const auto path = config.get<std::string>("model.path");
-  const FoundFolder found =
+  const ResolvedFolder found =
       find_model_folder(pinned_name({.path = path, .commit = config.model_commit}));
   check_model_folder(found);
   CheckedModelFolder checked{found.folder, {}};

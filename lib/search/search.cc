@@ -270,7 +270,7 @@ class Search {
   /// Plans layouts fully until no other layout can be faster, in the order of PlanOrder.
   void plan_best() {
     const PlanOrder order(candidates_);
-    while (!time_.has_used(kPlanningShare)) {
+    while (!time_.has_spent(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
         break;

@@ -328,7 +328,7 @@ void Interpreter::fail(const std::string& fault) {
 
 void Interpreter::execute(Walk::LaneHead lane_head) {
   const Instr& instr = walk_->instr(lane_head);
-  const std::span<const int32_t> members = walk_->members(lane_head);
+  const std::span<const int32_t> members = walk_->joint_members(lane_head);
   if (!walk_->runs_in_step(lane_head)) return;
   if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_head.rank), instr);
   if (instr.is_transfer()) return transfer(members, lane_head);

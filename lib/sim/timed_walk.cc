@@ -50,7 +50,7 @@ class TimedWalk {
     start_new();
     while (!running_.empty())
       if (const std::optional<size_t> ended = advance_to_next_event()) finish(*ended);
-    const std::string fault = walk_.fault();
+    const std::string fault = walk_.fault_text();
     if (!fault.empty()) bug(fault);
     return std::move(times_);
   }
@@ -115,7 +115,7 @@ class TimedWalk {
   int64_t instr_load(size_t which) const {
     if (running_[which].threads == 0) return shared_.cores_per_node;
     int64_t heaviest = shared_.cores_per_node;
-    for (const int32_t member : walk_.members(walk_.ready()[which]))
+    for (const int32_t member : walk_.joint_members(walk_.ready()[which]))
       heaviest = std::max(heaviest, node_load(node_of(member)));
     return heaviest;
   }
@@ -155,7 +155,7 @@ class TimedWalk {
       if (step.on_compute) record_wait(step.rank, walk_.instr(walk_.ready()[which]));
     }
     if (step.threads == 0) return;
-    for (const int32_t member : walk_.members(walk_.ready()[which]))
+    for (const int32_t member : walk_.joint_members(walk_.ready()[which]))
       node_at(member).busy += step.threads;
     if (step.on_compute) cores_of(step.rank).in_use = true;
   }

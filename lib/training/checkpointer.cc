@@ -163,12 +163,12 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
                              " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
-  start_background_save(progress, data_fingerprint);
+  save_in_background(progress, data_fingerprint);
   return busy;
 }
 
 /// Starts a save in the background. If a save is still being written, waits for it first.
-void Checkpointer::start_background_save(TrainingProgress& progress,
+void Checkpointer::save_in_background(TrainingProgress& progress,
                                          const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const double start = parts_.clock();

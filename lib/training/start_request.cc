@@ -14,22 +14,22 @@ namespace {
 
 /// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
 /// outlives its ranks, and by its restart count.
-std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
+std::optional<TorchrunLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
   const std::string process = identity_text(process_identity(::getppid()));
-  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
+  return TorchrunLaunch{hex64(xxh3(process.data(), process.size())), launch.torchrun_restarts};
 }
 
 }  // namespace
 
-TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
-  if (!agent) agent = launch_of_parent(request.launch);
-  if (!agent) return request;
-  request.agent = agent->name;
-  request.launch.restarts = agent->earlier_starts;
-  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
+TrainRequest request_of_start(TrainRequest request, std::optional<TorchrunLaunch> launch) {
+  if (!launch) launch = launch_of_parent(request.launch);
+  if (!launch) return request;
+  request.torchrun_launch = launch->name;
+  request.launch.restarts = launch->earlier_starts;
+  if (request.launch.rank > 0 || launch->earlier_starts == 0) return request;  // rank 0 decides
   try {
-    if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
+    if (torchrun_wrote_manifest(RunPaths(request.config.output_dir).manifest(), launch->name))
       request.resume.resume_newest();
   } catch (const Error& error) {
     log_debug(error.what());  // opening the folder fails later, with the reason

@@ -8,10 +8,10 @@
 
 namespace ftrun {
 
-/// Completes the request with facts that ranks know only once they are connected. `agent` is what
+/// Completes the request with facts that ranks know only once they are connected. `launch` is what
 /// they read from the store of torchrun's agent, if it serves one. Ranks that torchrun restarted
 /// resume the run that an earlier start of the same torchrun launch began.
-TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent);
+TrainRequest request_of_start(TrainRequest request, std::optional<TorchrunLaunch> launch);
 
 /// Returns a name for the swap files that is unique for each run.
 std::string swap_name(const TrainRequest& request);

@@ -68,7 +68,7 @@ int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
 
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
                                                  const SequenceSet& validation) {
-  const ModelDescription& model = setup.text_plan().model;
+  const ModelDescription& model = setup.generation_plan().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
   const int64_t longest =
       std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
@@ -101,8 +101,8 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
       .has_logits = state.pipeline_stage == head_stage,
       .should_stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;
-  const std::vector<int32_t> text =
-      generate(setup.text_executor(), setup.text_plan(), setup.memory(), prompt, options, others);
+  const std::vector<int32_t> text = generate(setup.generation_executor(), setup.generation_plan(),
+                                             setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return {};
   return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt),
           detokenizer->decode(text)};

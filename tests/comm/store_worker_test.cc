@@ -63,7 +63,7 @@ TEST_CASE("operations of two threads on a silent server all return in time, and 
   for (std::optional<int>& result : results)
     threads.emplace_back([&] { result = worker.run(paused, 100ms); });
   for (std::thread& thread : threads) thread.join();
-  REQUIRE(results == std::vector<std::optional<int>>(2));
+  for (const std::optional<int>& result : results) REQUIRE_FALSE(result.has_value());
   goes_on.set_value();
   REQUIRE(worker.run([] { return 3; }, 60s) == 3);
 }

@@ -78,8 +78,8 @@ TEST_CASE("threads that want the same cores share them") {
 constexpr Picoseconds kMillisecond = 1'000'000'000;
 
 /// Returns the times of two ranks of a node with one core, whose programs are equal.
-std::vector<RankTime> timed_pair(const Program& program, const std::vector<InstrCost>& costs) {
-  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+std::vector<RankWalkTimes> timed_pair(const Program& program, const std::vector<InstrCost>& costs) {
+  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};
   const World world = world_of(ranks);
   return timed_walk(world, schedules, {2, 1}, [&](int32_t, const Instr& instr) {
@@ -89,7 +89,7 @@ std::vector<RankTime> timed_pair(const Program& program, const std::vector<Instr
 
 TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
-  const std::vector<RankTime> times = timed_pair(program, {{10 * kMillisecond, 1}});
+  const std::vector<RankWalkTimes> times = timed_pair(program, {{10 * kMillisecond, 1}});
   // Rank 0 runs from 0 to 4, from 8 to 12 and from 16 to 18; rank 1 in between and to the end.
   CHECK(times[0].end == 18 * kMillisecond);
   CHECK(times[1].end == 20 * kMillisecond);
@@ -102,13 +102,13 @@ TEST_CASE("a rank that waits gives its core away, and gets it back after the oth
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2, .waits = {1}}});
-  const std::vector<RankTime> times =
+  const std::vector<RankWalkTimes> times =
       timed_pair(program, {{3 * kMillisecond, 1}, {1 * kMillisecond, 0}, {2 * kMillisecond, 1}});
   // Rank 0 computes from 0 to 3, copies until 4, and computes from 6 to 8: rank 1 has the core from
   // 3 to 6. Rank 1 copies until 7 and computes from 8 to 10.
   CHECK(times[0].end == 8 * kMillisecond);
   CHECK(times[1].end == 10 * kMillisecond);
-  for (const RankTime& time : times) {
+  for (const RankWalkTimes& time : times) {
     CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 5 * kMillisecond);
     CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] >= 2 * kMillisecond);
   }
@@ -119,7 +119,7 @@ TEST_CASE("a rank that waits gives its core away, and gets it back after the oth
 TEST_CASE("instructions that follow each other at once keep their core within a time slice") {
   const Program program = program_of_touches(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kCompute, .buffer = 1}});
-  const std::vector<RankTime> times =
+  const std::vector<RankWalkTimes> times =
       timed_pair(program, {{1 * kMillisecond, 1}, {2 * kMillisecond, 1}});
   CHECK(times[0].end == 3 * kMillisecond);
   CHECK(times[1].end == 6 * kMillisecond);

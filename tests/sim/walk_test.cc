@@ -214,7 +214,7 @@ TEST_CASE("the members of a lane head can still be read after another instructio
   walk.begin();
   REQUIRE(walk.ready().size() == 2);
   const int32_t first = walk.ready()[0].rank;
-  const std::span<const int32_t> members = walk.members(walk.ready()[0]);
+  const std::span<const int32_t> members = walk.joint_members(walk.ready()[0]);
   walk.finish(0);
   REQUIRE(members.size() == 1);
   CHECK(members.front() == first);
