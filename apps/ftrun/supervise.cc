@@ -13,7 +13,6 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
 #include "commands.h"
-#include "config/elastic.h"
 #include "elastic_ranks.h"
 #include "engine.h"
 #include "report/outcome.h"
@@ -130,10 +129,11 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
-  if (min_remaining_ranks(loaded.config) > 0 && loaded.config.parallel.data > 1)
-    supervisor.restarts.failures_before_removal = kFailuresBeforeRemoval;
   supervisor.newest_checkpoint_id = [&] { return run.newest_checkpoint_id(); };
   ElasticRanks ranks(source, launch, loaded);
+  supervisor.restarts.may_remove_ranks = [&ranks](int consecutive_failures) {
+    return consecutive_failures >= kFailuresBeforeRemoval && ranks.may_remove_replica();
+  };
   supervisor.on_restart = [&](const FailureSummary& failure, int consecutive_failures) {
     auto next = run.plan_restart(failure);
     if (!next) return next;

@@ -50,8 +50,8 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure,
 /// the allowed restarts, or a start with other ranks.
 bool RestartPolicy::has_restart_left(const std::string& checkpoint_id,
                                      int consecutive_failures) const {
-  const bool may_remove_ranks = options_.failures_before_removal > 0 &&
-                                consecutive_failures >= options_.failures_before_removal;
+  const bool may_remove_ranks =
+      options_.may_remove_ranks && options_.may_remove_ranks(consecutive_failures);
   return may_remove_ranks || last_checkpoint_id_ != checkpoint_id ||
          restarts_without_progress_ < options_.max_restarts_without_progress;
 }

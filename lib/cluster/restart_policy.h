@@ -55,9 +55,9 @@ class RestartPolicy {
     /// The pause before the first restart; each further restart waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
-    /// The number of consecutive failures of a rank from which the plan may continue with other
-    /// ranks; 0: it never does.
-    int failures_before_removal = 0;
+    /// Says whether the plan may continue with other ranks after so many consecutive failures of a
+    /// rank; null: it never does.
+    std::function<bool(int consecutive_failures)> may_remove_ranks = nullptr;
   };
   /// PlanRestart decides how the next start continues; returns nothing if the run had not begun and
   /// this failure would occur again. The number is RestartDecision::consecutive_failures.

@@ -28,6 +28,15 @@ std::string_view curve_name(InstrKind kind) {
   return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);
 }
 
+/// Returns whether an instruction runs the first operations of a backward list. Collectives before
+/// them are instructions of their own.
+bool begins_backward(const LayerGraph& graph, const Instr& instr) {
+  if (instr.kind != InstrKind::kBackward && instr.kind != InstrKind::kInputGrad) return false;
+  const std::vector<Op>& op_list = op_list_of(graph, instr.kind);
+  return std::all_of(op_list.begin(), op_list.begin() + instr.ops().first_op,
+                     [](const Op& op) { return op_spec(op.kind).collective.has_value(); });
+}
+
 }  // namespace
 
 std::string instr_slowdown_key(const Instr& instr) {
@@ -64,11 +73,8 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
   if (added) {
     const LayerGraph& graph = model_.graphs[static_cast<size_t>(ops.graph)];
     known->second = list_seconds(machine_, rates_, graph, ops_of(graph, instr));
-    const bool begins_backward =
-        (instr.kind == InstrKind::kBackward || instr.kind == InstrKind::kInputGrad) &&
-        ops.first_op == 0;
-    if (machine_.recomputes_whole_layers && begins_backward &&
-        graph.recompute == RecomputeLevel::kFull)
+    if (machine_.recomputes_whole_layers && graph.recompute == RecomputeLevel::kFull &&
+        begins_backward(graph, instr))
       known->second += seconds_not_recomputed(graph);
   }
   return known->second;

@@ -84,7 +84,8 @@ class TimedWalk {
   struct Node {
     /// The number of threads that run, of all lanes.
     int64_t busy = 0;
-    /// The number of cores that no compute lane has.
+    /// The number of cores that no compute lane has; below 0 after a lane that has fewer cores began
+    /// an instruction with more threads, which then share the cores.
     int64_t free_cores = 0;
     /// The ranks whose compute lanes have cores, and those whose lanes wait for cores, in order.
     std::vector<int32_t> owners;
@@ -94,6 +95,9 @@ class TimedWalk {
   /// The time slice of Linux's scheduler (EEVDF) on few cores: its slice of 1.4 ms ends at the next
   /// tick of a kernel with 250 ticks per second.
   static constexpr Picoseconds kSlice = 4'000'000'000;
+  /// The number of slices after which slices become twice as long, so that the simulation of a step
+  /// that takes hours needs thousands of slices instead of millions.
+  static constexpr int kSlicesOfLength = 5000;
 
   /// InstrInterval is the time during which a lane ran an instruction.
   struct InstrInterval {
@@ -135,10 +139,16 @@ class TimedWalk {
         {.threads = threads, .on_compute = on_compute, .kind = instr.kind, .rank = lane_head.rank});
     left_.push_back(cost.unshared_time);
     if (threads > 0) ++threaded_;
-    if (on_compute && threads > 0 && cores_of(lane_head.rank).count == 0) {
-      running_.back().is_queued = true;
-      node_at(lane_head.rank).queue.push_back(lane_head.rank);
-      return;
+    if (on_compute && threads > 0) {
+      CoresOfRank& cores = cores_of(lane_head.rank);
+      Node& node = node_at(lane_head.rank);
+      if (cores.count == 0) {
+        running_.back().is_queued = true;
+        node.queue.push_back(lane_head.rank);
+        return;
+      }
+      const int wanted = std::min(threads, shared_.cores_per_node);
+      node.free_cores += std::exchange(cores.count, wanted) - wanted;
     }
     run_now(running_.size() - 1);
   }
@@ -188,7 +198,7 @@ class TimedWalk {
         node.queue.pop_front();
         node.free_cores -= wanted;
         node.owners.push_back(rank);
-        cores_of(rank) = {.count = wanted, .in_use = true, .slice_left = kSlice};
+        cores_of(rank) = {.count = wanted, .in_use = true, .slice_left = slice_};
         run_now(which);
         has_started = true;
       }
@@ -217,6 +227,7 @@ class TimedWalk {
 
   /// Interrupts the instructions whose time slice is over, on nodes where ranks wait for cores.
   void end_slices() {
+    if (++ended_slices_ % kSlicesOfLength == 0) slice_ *= 2;
     for (Node& node : nodes_) {
       if (node.queue.empty()) continue;
       for (const int32_t rank : node.owners)
@@ -240,6 +251,7 @@ class TimedWalk {
     const Picoseconds idle = now_ - compute_end_[r];
     if (idle == 0 || released_by_[r] < 0) return;
     const auto lane = static_cast<Lane>(released_by_[r]);
+    if (lane == Lane::kCompute) return;  // it waited only for cores
     const WaitCause cause = wait_cause(world_.program_of(r), lane);
     times_[r].idle_by_cause[static_cast<size_t>(cause)] += idle;
     charge_lanes(r, instr, static_cast<int32_t>(lane));
@@ -390,6 +402,9 @@ class TimedWalk {
   /// Instructions of other lanes that have ended since the last compute instruction, by rank.
   std::vector<std::vector<InstrInterval>> intervals_;
   std::vector<CoresOfRank> cores_of_;
+  /// The length of the next time slices, and the number of those that ended.
+  Picoseconds slice_ = kSlice;
+  int ended_slices_ = 0;
   Picoseconds now_ = 0;
 };
 

@@ -93,12 +93,13 @@ TEST_CASE(
 
 TEST_CASE("with another number of ranks the count of restarts begins again") {
   int local_ranks = 0, plans = 0;
-  RestartPolicy policy(
-      {.max_restarts_without_progress = 1, .first_delay = 1s, .failures_before_removal = 2},
-      [&](const FailureSummary&, int) {
-        ++plans;
-        return RestartSettings{.local_ranks = local_ranks};
-      });
+  RestartPolicy policy({.max_restarts_without_progress = 1,
+                        .first_delay = 1s,
+                        .may_remove_ranks = [](int failures) { return failures >= 2; }},
+                       [&](const FailureSummary&, int) {
+                         ++plans;
+                         return RestartSettings{.local_ranks = local_ranks};
+                       });
   const auto of_rank = [](int code) {
     FailureSummary failure = failed(code);
     failure.belongs_to_rank = true;

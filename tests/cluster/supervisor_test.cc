@@ -173,8 +173,9 @@ TEST_CASE(
     "failed") {
   std::vector<int> failure_counts;
   SupervisorOptions options;
-  options.restarts = {
-      .max_restarts_without_progress = 1, .first_delay = 1ms, .failures_before_removal = 2};
+  options.restarts = {.max_restarts_without_progress = 1,
+                      .first_delay = 1ms,
+                      .may_remove_ranks = [](int failures) { return failures >= 2; }};
   options.on_restart = [&](const FailureSummary&, int times) {
     failure_counts.push_back(times);
     if (failure_counts.size() == 1) return RestartSettings{};

@@ -97,6 +97,14 @@ TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each")
   CHECK(times[1].busy[static_cast<size_t>(InstrKind::kBegin)] == 16 * kMillisecond);
 }
 
+TEST_CASE("a step of hours needs few time slices") {
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
+  const Picoseconds hours = 10'000'000 * kMillisecond;
+  const std::vector<RankWalkTimes> times = timed_pair(program, {{hours, 1}});
+  CHECK(times[1].end == 2 * hours);
+  CHECK(times[0].end > 3 * hours / 2);
+}
+
 TEST_CASE("a rank that waits gives its core away, and gets it back after the others' turns") {
   // Compute, then a copy of 1 ms that uses no core, then compute again.
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
