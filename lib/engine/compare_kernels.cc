@@ -256,7 +256,7 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
             cat("GPU ", info.index, " (", info.name, ") computes ", operation,
                 " differently from the CPU: relative difference ", off, ", tolerance ",
                 tolerance_of(tolerated)),
-            "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
+            "set device: cpu, check the GPU (nvidia-smi -q -d ECC), and report this line"),
       RankError::kThisRank, /*is_device_failure=*/true);
 }
 

@@ -37,8 +37,8 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
 
 /// Formats the first `count` savings that help as a remedy: "make one or more of these changes
 /// (savings per rank): recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking` bytes:
-/// the remedy lists changes that save as much alone or, where there are none, those that save a
-/// tenth of it. With 0 the lack is not known, and all changes are listed.
+/// the remedy lists changes that save as much alone or, where there are none, those that save at
+/// least a tenth of it. With 0 the lack is not known, and all changes are listed.
 std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking = 0,
                            size_t count = 3);
 

@@ -182,7 +182,7 @@ int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, i
   if (!machine.has_gpus && ranks > kMaxCpuRanks)
     throw Error(ExitCode::kUsage,
                 cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMaxCpuRanks),
-                "plan fewer ranks, or for a machine of GPUs");
+                "plan fewer ranks, or plan for a machine with GPUs");
   return static_cast<int>(here);
 }
 

@@ -177,7 +177,7 @@ class Walk {
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
-  /// The index of each rank, to which members() refers for an entry of one rank.
+  /// The index of each rank, to which joint_members() refers for an entry of one rank.
   std::vector<int32_t> indices_;
   /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;

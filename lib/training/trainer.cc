@@ -314,7 +314,8 @@ void Trainer::conclude() {
 }
 
 std::string Trainer::end_reason() const {
-  if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
+  if (stop_.reached())
+    return cat("stopped by ", stop_.signal_name(), " after step ", progress_.step);
   if (progress_.step >= total_steps_) return "done";
   return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
              progress_.early_end_reason());

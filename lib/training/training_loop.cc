@@ -230,8 +230,8 @@ bool TrainingLoop::evaluate(StepMetrics& metrics) {
   evaluation_clock_.restart(parts_.clock());
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
-    parts_.journal.print(
-        cat("the evaluation after step ", progress_.step, " stopped by ", parts_.stop.name()));
+    parts_.journal.print(cat("the evaluation after step ", progress_.step, " stopped by ",
+                             parts_.stop.signal_name()));
     return false;
   }
   metrics.evaluations = *std::move(results);

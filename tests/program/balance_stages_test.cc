@@ -55,7 +55,7 @@ void all_cuts(int64_t blocks, int chunks, Counts& begun,
 }
 
 TEST_CASE(
-    "no other division of the layers has a cheaper most expensive chunk, or chunks that are more "
+    "no other division of the layers has a lower maximum cost of a chunk, or chunks that are more "
     "even") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {

@@ -582,7 +582,7 @@ TEST_CASE(
     FAIL("no error");
   } catch (const Error& e) {
     REQUIRE(e.code() == ExitCode::kEnvironment);
-    REQUIRE_THAT(e.message(), Catch::Contains("cannot give") && Catch::Contains("are free"));
+    REQUIRE_THAT(e.message(), Catch::Contains("cannot allocate") && Catch::Contains("are free"));
   }
 }
 
