@@ -153,7 +153,7 @@ std::vector<MemoryTableModel> models_of(const MemoryTableOptions& options) {
   if (!options.model.size.empty()) return {memory_table_model(options.model.size)};
   if (options.model.model.empty()) return textbook_models();
   const NamedModel named = read_named_model(options.model);
-  const ModelDescription described = build_model(named.config, {}, Mode::kEvaluate);
+  const ModelDescription described = build_model(named.config, {}, GraphMode::kEvaluate);
   return {{named.name, count_parameters(described).total, named.config}};
 }
 

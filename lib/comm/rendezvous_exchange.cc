@@ -185,10 +185,11 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
   const bool one = names.size() == 1;
-  const char* known = !gone.empty()         ? (one ? " is gone" : " are gone")
-                      : absence.has_arrived ? (one ? " has not finished collecting the replies"
-                                                   : " have not finished collecting the replies")
-                                            : " did not arrive in time";
+  const char* known = !gone.empty() ? (one ? " is gone" : " are gone")
+                      : absence.first_is_collecting
+                          ? (one ? " has not finished collecting the replies"
+                                 : " have not finished collecting the replies")
+                          : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ",
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
@@ -255,7 +256,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       answered = Clock::now();
       if (policy == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
-      const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
+      const auto limit =
+          absence.first_is_collecting ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))

@@ -59,7 +59,7 @@ struct Rendezvous::Impl {
   /// Records whether a rank gave no sign of life at the last check.
   void record_silence(int rank, bool is_silent);
   bool is_silent(int rank);
-  std::vector<std::string> keys_of_leaving(bool of_ended);
+  std::vector<std::string> leave_keys(bool include_ended);
   std::optional<RankState> shown_here(int rank) const;
   PeerView view_rank(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
@@ -98,9 +98,9 @@ struct Rendezvous::Impl {
   /// MissingRanks lists the ranks that an exchange waits for.
   struct MissingRanks {
     std::vector<int> ranks;
-    /// Says that the wait is for the first rank, which has arrived but has not collected all texts
-    /// yet.
-    bool has_arrived = false;
+    /// Says whether the wait is for the first rank, which has arrived but has not collected all
+    /// texts yet.
+    bool first_is_collecting = false;
 
     /// Returns the ranks whose death ends the wait: the absent ones, and always the first rank,
     /// without which the exchange cannot end in any other way.

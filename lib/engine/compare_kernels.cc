@@ -99,7 +99,7 @@ Bytes decode_states(const Bytes& codes, const Bytes& scales) {
 
 Bytes pack_matrix(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
-  PackScales scales(value.packed, count, value.dims.back());
+  PackedScales scales(value.packed, count, value.dims.back());
   scales.add(numbers);
   require(scales.finish(), "random weights are finite");
   Bytes records(static_cast<size_t>(value.bytes()));

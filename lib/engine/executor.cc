@@ -396,7 +396,7 @@ FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& opera
     flat.new_scales[s] = address<float>(operands.new_scales[s]);
   if (update.blocks) flat.blocks = *update.blocks;
   flat.count = element_count(program_, operands.weights);
-  flat.first_index = update.first_element;
+  flat.first_element = update.first_element;
   if (operands.working_copy && dtype(*operands.working_copy) != DType::kF32) {
     flat.copy = address<std::byte>(*operands.working_copy);
     flat.copy_dtype = dtype(*operands.working_copy);

@@ -277,7 +277,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
     initial.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  const PackScales scales =
+  const PackedScales scales =
       scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
@@ -460,7 +460,7 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
   const auto [unit, start] = location_of(id);
   std::vector<float> room;
-  const int split = holders_[static_cast<size_t>(unit->id)].split;
+  const int split = holders_[static_cast<size_t>(unit->id)].split_ranks;
   for (int index = 0; index < split; index += found->copies) {
     const Box part = local_part(*found, index);
     const UnitRange wanted{elements_before(found->shape, part, begin),
@@ -485,8 +485,9 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
 }
 
 int64_t ModelState::gather_bytes(int64_t elements) const {
-  const bool divided = std::any_of(holders_.begin(), holders_.end(),
-                                   [](const UnitHolders& holders) { return holders.split > 1; });
+  const bool divided =
+      std::any_of(holders_.begin(), holders_.end(),
+                  [](const UnitHolders& holders) { return holders.split_ranks > 1; });
   int64_t bytes = 0;
   for (const StatePiece& piece : pieces_)
     if (piece.state == StatePiece::kParam && dtype(piece) != DType::kF32)

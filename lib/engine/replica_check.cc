@@ -178,7 +178,7 @@ void ReplicaCheck::find_replicated() {
     }
 }
 
-uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
+uint64_t ReplicaCheck::hash_of(const HashedState& part) const {
   if (memory_.is_in_main_memory(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;

@@ -35,8 +35,8 @@ class ReplicaCheck {
   void check(int64_t step) const;
 
  private:
-  /// StatePart holds the bytes of a tensor's state in this rank's memory.
-  struct StatePart {
+  /// HashedState holds the bytes of a tensor's state in this rank's memory.
+  struct HashedState {
     std::string name;
     BufferRange range;
   };
@@ -44,7 +44,7 @@ class ReplicaCheck {
   struct StateSet {
     /// A hash that identifies the parts of the model in the set.
     std::string key;
-    std::vector<StatePart> parts;
+    std::vector<HashedState> parts;
     /// The index in replicated_ if another rank also holds the set; otherwise -1.
     int64_t replicated = -1;
   };
@@ -57,7 +57,7 @@ class ReplicaCheck {
 
   void list_parts(const StepPlan& plan);
   void find_replicated();
-  uint64_t hash_of(const StatePart& part) const;
+  uint64_t hash_of(const HashedState& part) const;
   std::vector<uint64_t> hashes(const StateSet& set) const;
   std::string hashes_text(const StateSet& set) const;
   [[noreturn]] void throw_divergence(size_t set, int64_t step) const;

@@ -9,7 +9,7 @@
 #include "config/model_name.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
-#include "program/savings.h"
+#include "program/memory_savings.h"
 
 namespace ftrun {
 namespace {

@@ -17,7 +17,7 @@ namespace ftrun {
 /// StepSums holds the sums of a training step before its updates; they are equal on all ranks.
 struct StepSums {
   /// The sum of token losses and the number of counted tokens.
-  double loss = 0;
+  double loss_sum = 0;
   double counted_tokens = 0;
   /// The norm of the gradients as they are in memory. It is not finite if any gradient is not.
   double gradient_norm = 0;

@@ -166,8 +166,8 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-/// Mode specifies what the graphs of a model compute.
-enum class Mode : uint8_t {
+/// GraphMode specifies what the graphs of a model compute.
+enum class GraphMode : uint8_t {
   kTrain,     // computes loss and gradients
   kEvaluate,  // computes the loss
   kLogits,    // computes logits [N,V] of every token, for generation
@@ -188,7 +188,7 @@ struct ModelDescription {
   int64_t head_size = 0;
   bool tied = false;
   BatchShape batch;
-  Mode mode = Mode::kTrain;
+  GraphMode mode = GraphMode::kTrain;
   ModelDtypes dtypes;
   TensorSplit split;
   Adapter adapter;

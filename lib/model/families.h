@@ -97,7 +97,7 @@ std::string family_names();
 /// Error(kUsage) with all reasons against a split, Error(kUnsupported) for training with attention
 /// dropout and for dtypes that no kernel supports, and Error(kBadInput) for more than 2^31-1 tokens
 /// in a micro-batch.
-ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
+ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, GraphMode mode,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});
 

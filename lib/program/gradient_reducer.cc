@@ -30,14 +30,14 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 }
 
 /// Returns the range that holds the gradient in the dtype in which it is sent: the gradient itself,
-/// or a temporary buffer to which `reduction.before` converts it.
+/// or a temporary buffer to which `reduction.instrs_before` converts it.
 BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
                     Reduction& reduction) {
   if (state.formats.communication == state.formats.gradient) return use.range;
   const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
       Category::kBuckets, state.formats.communication, element_count(program, use.range), true);
-  reduction.before.push_back(make_copy(program, use.range, wire, use.unit));
+  reduction.instrs_before.push_back(make_copy(program, use.range, wire, use.unit));
   return wire;
 }
 
@@ -50,7 +50,7 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRa
     if (group == kNoGroup) continue;
     Instr sum = make_collective(InstrKind::kAllReduce, {group, dtype}, range, range, id);
     if (reduction.collective)
-      reduction.after.push_back(std::move(sum));
+      reduction.instrs_after.push_back(std::move(sum));
     else
       reduction.collective = std::move(sum);
   }
@@ -148,18 +148,18 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
 Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
-  Reduction reduction{.before = sum_partial_gradients(state, use)};
+  Reduction reduction{.instrs_before = sum_partial_gradients(state, use)};
   const BufferRange own = placement_.gradient(id, placement_.shard(id));
   const BufferRange to = state.reduces_each_micro_batch ? own : use.range;
   if (!has_gradient_peers(state)) {
-    add_to_gradient(program_, state, use.range, to, id, first, reduction.before);
+    add_to_gradient(program_, state, use.range, to, id, first, reduction.instrs_before);
     return reduction;
   }
   const DType sent = state.formats.communication.dtype;
   const BufferRange wire = to_wire(program_, state, use, reduction);
   if (!state.sharded.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
-    add_to_gradient(program_, state, wire, to, id, first, reduction.after);
+    add_to_gradient(program_, state, wire, to, id, first, reduction.instrs_after);
     return reduction;
   }
   const bool direct = state.reduces_each_micro_batch && first &&
@@ -173,7 +173,7 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be
   // complete, and the tier of gradients must not change the order of sums.
   reduce_over({state.replica}, sent, shard, id, reduction);
-  add_to_gradient(program_, state, shard, own, id, first, reduction.after);
+  add_to_gradient(program_, state, shard, own, id, first, reduction.instrs_after);
   return reduction;
 }
 

@@ -29,13 +29,13 @@ struct Reduction {
   /// collective: they sum partial gradients of tensor-parallel ranks and of the first and the last
   /// stage, and convert the gradient to the dtype in which it is sent. Without a collective they
   /// also move the gradient to the buffer that the update reads.
-  std::vector<Instr> before;
+  std::vector<Instr> instrs_before;
   /// The collective over the shard or the replica group, which may be joined with those of other
   /// units in a bucket. It has no value if the unit has neither group.
   std::optional<Instr> collective;
   /// Instructions that run after the collective: they sum its result over the replica group, if
   /// there is one beside the shard group, and move it to the buffer that the update reads.
-  std::vector<Instr> after;
+  std::vector<Instr> instrs_after;
 };
 
 /// GradientReducer assigns the range into which each operation list writes a gradient, records

@@ -123,15 +123,15 @@ inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
 }
 
 /// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
-/// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
+/// optimizer updates. `split_ranks` neighboring ranks divide the unit's tensors among themselves:
 /// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
 /// of the unit is divided into `parts`.
 struct UnitHolders {
   int first = 0;
-  int split = 1;
+  int split_ranks = 1;
   int parts = 1;
   /// Returns the rank that holds part `part` of neighbor `index`'s share of the unit.
-  int rank(int part, int index) const { return first + part * split + index; }
+  int rank(int part, int index) const { return first + part * split_ranks + index; }
   bool operator==(const UnitHolders&) const = default;
 };
 

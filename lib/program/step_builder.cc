@@ -564,7 +564,7 @@ StepProgram StepBuilder::finish() {
 
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
                                 const StepOptions& options) {
-  require(model.mode == Mode::kTrain, "a training step needs a model built for training");
+  require(model.mode == GraphMode::kTrain, "a training step needs a model built for training");
   const PipelineLayout& pipeline = options.state.pipeline;
   StepBuilder builder(
       "train", model, partition, options,
@@ -585,7 +585,8 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
 
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options) {
-  require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
+  require(model.mode == GraphMode::kEvaluate,
+          "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), Trains::kNo);
   const BufferId loss =
@@ -597,7 +598,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
 
 StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options) {
-  require(model.mode == Mode::kLogits, "a generation step needs a model built for logits");
+  require(model.mode == GraphMode::kLogits, "a generation step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1),
                       Trains::kNo);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();

@@ -45,17 +45,18 @@ struct StepProgram {
 };
 
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
-/// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.
+/// gradients and loss, norm, decision, update. The model must be built with GraphMode::kTrain.
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
                                 const StepOptions& options);
 
 /// Builds the forward passes of `micro_batches` micro-batches, with the loss summed into the loss
-/// buffer over all ranks. The model must be built with Mode::kEvaluate.
+/// buffer over all ranks. The model must be built with GraphMode::kEvaluate.
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options);
 
-/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
-/// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
+/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (GraphMode::kLogits), on
+/// the stage of the pipeline that has the head. Where parameters are sharded all ranks run it
+/// together.
 StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options);
 

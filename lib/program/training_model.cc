@@ -45,10 +45,11 @@ TrainedOptions trained_options(const Config& config) {
   return options;
 }
 
-ModelDescription model_for(const Config& config, const ModelConfig& model, int rank, Mode mode) {
+ModelDescription model_for(const Config& config, const ModelConfig& model, int rank,
+                           GraphMode mode) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const RecomputeOptions recompute =
-      mode == Mode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
+      mode == GraphMode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
   return build_model(model, shape, mode, model_dtypes(config), recompute,
                      tensor_split(config, rank), adapter_of(config, model));
 }
@@ -120,14 +121,14 @@ Adapter adapter_of(const Config& config, const ModelConfig& model) {
 
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
   ModelDescription trained =
-      choose_trained(model_for(config, model, rank, Mode::kTrain), trained_options(config));
+      choose_trained(model_for(config, model, rank, GraphMode::kTrain), trained_options(config));
   const bool leaves_row_out =
       config.model.padding_row_gradient == PaddingRowGradient::kTransformers && model.padding_row;
   return leaves_row_out ? without_row_gradient(std::move(trained), *model.padding_row) : trained;
 }
 
 ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank) {
-  return model_for(config, model, rank, Mode::kEvaluate);
+  return model_for(config, model, rank, GraphMode::kEvaluate);
 }
 
 }  // namespace ftrun

@@ -240,7 +240,7 @@ void Trainer::finish() {
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update_manifest([this](RunManifest& manifest) {
       loop_objects_->stepper.resource_use().write_totals(manifest);
-      load_of_steps_ = loop_objects_->stepper.load_watch().shares();
+      load_of_steps_ = loop_objects_->stepper.cpu_load_watch().shares();
       manifest.time = loop_objects_->stepper.times().manifest_values(load_of_steps_);
     });
   });

@@ -107,7 +107,7 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<StateServices> state_services_;
   /// The load of other programs on this machine while the steps ran.
-  LoadShares load_of_steps_;
+  CpuLoadShares load_of_steps_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<LoopObjects> loop_objects_;

@@ -472,7 +472,7 @@ struct SplitRank {
     const bool narrow = l.precision == Precision::kBf16;
     const DType compute = narrow ? DType::kBF16 : DType::kF32;
     plan.train.model =
-        build_model(testing::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
+        build_model(testing::model_of_many_blocks(), {1, 8}, GraphMode::kTrain, {compute, compute});
     plan.train.model.split = {.degree = split.degree, .index = index};
     for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});

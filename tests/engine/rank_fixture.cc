@@ -52,7 +52,7 @@ SwapOptions swap_of(const Config& config, int rank) {
 
 std::vector<ExportTensor> tensors_of(const ModelConfig& model) {
   std::vector<ExportTensor> tensors;
-  for (const TensorInfo& tensor : build_model(model, {1, 8}, Mode::kTrain).tensors)
+  for (const TensorInfo& tensor : build_model(model, {1, 8}, GraphMode::kTrain).tensors)
     tensors.push_back({tensor.name, tensor.shape});
   return tensors;
 }
@@ -240,9 +240,9 @@ StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = scheduled_scalars(config.optimizer, {config.scheduler, step}, step);
-  run.scalars.token_loss_factor = kLossScale * gradient_multiple;
+  run.scalars.token_loss_factor = kLossScale * gradient_divisor;
   run.scalars.dropout_key = dropout_key(11, step);
-  run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});
+  run.decide = step_policy({.gradient_divisor = gradient_divisor, .clip_norm = kClipNorm});
   run.optimizer = config.optimizer;
   return run;
 }

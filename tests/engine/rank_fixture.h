@@ -93,7 +93,7 @@ struct RankFixture {
   /// Runs one training step on random batches that depend on `step` and the rank.
   StepRun train(int64_t step);
   /// A factor by which gradients are computed and stored too large, like a loss scale in fp16.
-  float gradient_multiple = 1;
+  float gradient_divisor = 1;
   /// Changes the batches of train() before they are used; null: no change.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// Prepares the run of a step without creating new batches.

@@ -98,7 +98,7 @@ TEST_CASE(
   std::mt19937_64 random(43);
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
-      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      const ModelDescription model = build_model(config, kBatch, GraphMode::kTrain, {}, {}, split);
       for (const auto granularity :
            {UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel})
         for (const int64_t small : {int64_t{0}, int64_t{100'000}}) {
@@ -116,7 +116,7 @@ TEST_CASE(
 TEST_CASE("each matrix of every family begins at a block of its unit") {
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
-      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      const ModelDescription model = build_model(config, kBatch, GraphMode::kTrain, {}, {}, split);
       for (const Unit& unit : build_units(model).units)
         for (const Slice& slice : unit.slices) {
           const TensorInfo& tensor = model.tensor(slice.tensor);

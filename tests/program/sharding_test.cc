@@ -352,8 +352,8 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     const Program train = step_case.last_step().program;
     const StepOptions mine = step_case.options_of_rank(step_case.mesh.ranks() - 1);
     const PartitionedModel& built = step_case.built;
-    const ModelDescription evaluate = step_case.model_for(Mode::kEvaluate);
-    const ModelDescription logits = step_case.model_for(Mode::kLogits);
+    const ModelDescription evaluate = step_case.model_for(GraphMode::kEvaluate);
+    const ModelDescription logits = step_case.model_for(GraphMode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_generation_step(logits, built.partition, mine).program})
@@ -586,7 +586,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
     for (int stage = 1; stage < 4; ++stage) {
       const auto staged = [&](int64_t layers) {
         PartitionedModel built;
-        built.model = build_model(small_config(layers, false), {1, 4}, Mode::kTrain,
+        built.model = build_model(small_config(layers, false), {1, 4}, GraphMode::kTrain,
                                   {DType::kBF16, DType::kBF16});
         built.partition = build_units(built.model);
         StepOptions options;
@@ -644,7 +644,7 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
 
 TEST_CASE("while an interval is updated the next is fetched, even with small units between them") {
   PartitionedModel built;
-  built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
+  built.model = build_model(small_config(5, false), {1, 4}, GraphMode::kTrain);
   // The norms of blocks and head stay on the device; they are between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
@@ -692,7 +692,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     options.state.zero_stage = 3;
     options.state.parameter_tier = options.state.optimizer_tier = tier;
     const PartitionedModel built =
-        build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
+        build(small_config(4, false), GraphMode::kTrain, UnitGranularity::kModel);
     REQUIRE(built.partition.units.size() == 1);
     const Program program = built.step(options);
     INFO(program_text(program));
@@ -749,7 +749,8 @@ TEST_CASE("activations on the host leave room on the device") {
     PartitionedModel built;
     RecomputeOptions recompute;
     recompute.policy.level = RecomputeLevel::kFull;
-    built.model = build_model(small_config(layers, false), {1, 64}, Mode::kTrain, {}, recompute);
+    built.model =
+        build_model(small_config(layers, false), {1, 64}, GraphMode::kTrain, {}, recompute);
     built.partition = build_units(built.model);
     StepOptions options{.micro_batches = 2};
     options.offload_activations = offload;

@@ -20,8 +20,8 @@ using namespace testing;
 /// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
 /// collective.
 Program with_collective(OpKind kind, const CollectiveAttrs& over) {
-  PartitionedModel built =
-      build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
+  PartitionedModel built = build(small_config(1, false), GraphMode::kTrain, UnitGranularity::kLayer,
+                                 {1, 4}, {2, 0, false});
   for (LayerGraph& graph : built.model.graphs)
     for (Op& op : graph.forward)
       if (op.kind == OpKind::kAllReduce) {
@@ -97,7 +97,8 @@ std::vector<Case> random_cases(uint64_t seed, int count) {
   std::mt19937_64 random(seed);
   std::vector<Case> cases;
   for (int i = 0; i < count; ++i) {
-    Case c{build(random_config(random), Mode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}), {}};
+    Case c{build(random_config(random), GraphMode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}),
+           {}};
     c.options.micro_batches = 1 + i % 4;
     c.options.state.optimizer_states.resize(random() % 3);
     c.options.bucket_elements = int64_t{1} << (random() % 20);
@@ -294,7 +295,7 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
 }
 
 TEST_CASE("a step needs a model that was built for it") {
-  const PartitionedModel evaluate = build(small_config(1, false), Mode::kEvaluate);
+  const PartitionedModel evaluate = build(small_config(1, false), GraphMode::kEvaluate);
   const PartitionedModel train = build(small_config(1, false));
   CHECK_THROWS_WITH(evaluate.step({}),
                     Catch::Contains("a training step needs a model built for training"));

@@ -89,7 +89,7 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
           .copy = advanced(u.copy, begin, u.copy_dtype),
           .copy_type = flat_type(u.copy_dtype, "copies of parameters"),
           .count = end - begin,
-          .first_index = u.first_index + begin,
+          .first_element = u.first_element + begin,
           .rounding_key = rounding_key};
 }
 
@@ -172,7 +172,7 @@ uint64_t rounding_key(uint64_t seed, int64_t step) {
 
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars) {
-  require(update.first_index >= 0, "the first index of an update is at least 0");
+  require(update.first_element >= 0, "the first element of an update is at least 0");
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
   if (used.state_dtype == DType::kU8)

@@ -82,9 +82,9 @@ struct FlatRange {
   FlatType copy_type;
   int64_t count;
   /// The index of element 0 among all parameters that a tensor-parallel rank uses
-  /// (FlatUpdate::first_index), and the key of the step. The random bits of the stochastic rounding
-  /// of bf16 state depend only on these two.
-  int64_t first_index;
+  /// (FlatUpdate::first_element), and the key of the step. The random bits of the stochastic
+  /// rounding of bf16 state depend only on these two.
+  int64_t first_element;
   uint64_t rounding_key;
 };
 

@@ -311,7 +311,7 @@ class CudaKernels final : public DeviceKernels {
     require_state(update.parameter_dtype, "parameters");
     if (update.state_dtype != DType::kU8) require_state(update.state_dtype, "moments");
     require(scalars != nullptr, "step scalars are given");
-    require(update.first_index >= 0, "the first index of an update is at least 0");
+    require(update.first_element >= 0, "the first element of an update is at least 0");
     if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");
   }
 

@@ -271,7 +271,7 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, const in
 
 }  // namespace
 
-void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
+void softmax_loss(DType dtype, const SoftmaxLossArguments& s, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
@@ -283,7 +283,7 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
   });
 }
 
-void add_losses(const AddLosses& a, cudaStream_t stream) {
+void add_losses(const AddLossesArguments& a, cudaStream_t stream) {
   launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.correct, a.rows, a.loss,
          a.first_label, a.end_label);
 }
@@ -296,7 +296,7 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
   });
 }
 
-void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
+void vocabulary_loss(DType dtype, const VocabularyLossArguments& l, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
