@@ -318,16 +318,16 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
        });
 }
 
-/// Measures the row lengths that are the initial DoRA magnitudes, for the pieces of this rank that
+/// Measures the row norms that are the initial DoRA magnitudes, for the pieces of this rank that
 /// are filled from `initial` (`is_read`).
-void ModelState::measure_lengths(InitialWeights& initial,
-                                 const std::function<bool(const StatePiece&)>& is_read) const {
+void ModelState::measure_row_norms(InitialWeights& initial,
+                                   const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
     if (!is_read(piece)) continue;
     for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
-      if (tensor.initial.source != InitialSource::kRowLengths) continue;
+      if (tensor.initial.source != InitialSource::kRowNorms) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
         TensorPart& part =
             wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
@@ -338,12 +338,12 @@ void ModelState::measure_lengths(InitialWeights& initial,
   }
   std::vector<TensorPart> parts;
   for (const auto& [id, part] : wanted) parts.push_back(part);
-  initial.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
+  initial.measure_row_norms(parts, static_cast<size_t>(kernel_threads()));
 }
 
 void ModelState::load(InitialWeights initial) {
   initial.check_fit(model_);
-  measure_lengths(initial, [](const StatePiece& piece) { return piece.state < 0; });
+  measure_row_norms(initial, [](const StatePiece& piece) { return piece.state < 0; });
   for (const StatePiece& piece : pieces_) {
     if (piece.state < 0)
       fill_initial(piece, initial);
@@ -357,7 +357,7 @@ void ModelState::load(InitialWeights initial) {
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
   std::vector<StateConversion> conversions = checkpoint.check_states(states());
   initial.check_fit(model_);
-  measure_lengths(initial, [&](const StatePiece& piece) { return !trains(piece); });
+  measure_row_norms(initial, [&](const StatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
     checkpoint.read(

@@ -96,8 +96,8 @@ class ModelState {
                          int64_t first, StateReadOptions reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
-  void measure_lengths(InitialWeights& initial,
-                       const std::function<bool(const StatePiece&)>& is_read) const;
+  void measure_row_norms(InitialWeights& initial,
+                         const std::function<bool(const StatePiece&)>& is_read) const;
   void fill_initial(const StatePiece& piece, const InitialWeights& initial);
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,

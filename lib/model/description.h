@@ -28,7 +28,7 @@ enum class InitialSource : uint8_t {
   // Q's odd rows; both are multiplied by `magnitude`.
   kOrthogonalA,
   kOrthogonalB,
-  kRowLengths,  // lengths of the rows of W + `magnitude` B A, with the values that layers read
+  kRowNorms,  // norms of the rows of W + `magnitude` B A, with the values that layers read
 };
 
 /// Initial describes how the first values of a tensor are made: their source, and the magnitude of

@@ -119,7 +119,7 @@ TensorId TensorTable::add_lora_b(TensorInfo tensor) {
 }
 
 TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low_rank) {
-  tensor.initial = {InitialSource::kRowLengths, low_rank.scale};
+  tensor.initial = {InitialSource::kRowNorms, low_rank.scale};
   return add(std::move(tensor));
 }
 

@@ -9,7 +9,7 @@
 #include "engine/replica_check.h"
 #include "engine/setup.h"
 #include "training/check_rank_programs.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/resource_use.h"
 #include "training/session.h"
 #include "training/slow_ranks.h"

@@ -14,7 +14,7 @@
 namespace ftrun {
 
 TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
-                           LoopParts parts)
+                           LoopDependencies parts)
     : config_(config),
       plan_(plan),
       progress_(progress),
