@@ -53,7 +53,7 @@ struct PlanOptions {
   /// The bytes of each kind of memory that a rank may use; 0: no limit.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// The plan is for a machine of CPUs, so `device_memory` holds the host tier too.
+  /// Says whether the plan is for a machine of CPUs, so `device_memory` holds the host tier too.
   bool shares_memory = false;
   int64_t nodes = 1;
   TimeOptions time;

@@ -33,7 +33,7 @@ struct StoreTimeoutError : std::runtime_error {
 struct StoreConnection {
   c10::intrusive_ptr<c10d::Store> store;
   StoreWorker worker;
-  /// Says that the server answers this connection's operations at once or not at all: none waits
+  /// Says whether the server answers this connection's operations at once or not at all: none waits
   /// for keys.
   bool is_prompt;
   std::atomic<bool> is_silent = false;

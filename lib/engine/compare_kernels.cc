@@ -153,7 +153,7 @@ struct UpdateInputs {
   /// The contents of the arrays, by Part.
   std::vector<Bytes> parts;
   bool has_8bit_states = false;
-  /// Weights or states have 16 bits.
+  /// Says whether weights or states have 16 bits.
   bool is_narrow = false;
 };
 

@@ -138,7 +138,7 @@ class Executor {
   std::vector<TypedSpan> gradient_norm_parts_;
   std::vector<double*> gradient_norm_sums_;
   std::optional<TypedSpan> loss_;
-  /// The program has a kDecide instruction.
+  /// Says whether the program has a kDecide instruction.
   bool decides_ = false;
   /// The loss buffer of this run, once all its sums are final.
   std::optional<std::array<double, kLossSlots>> loss_slots_;
@@ -147,7 +147,7 @@ class Executor {
   NonfiniteProbe* probe_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
-  /// The lanes record the times of this run's instructions.
+  /// Says whether the lanes record the times of this run's instructions.
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;

@@ -25,7 +25,7 @@ struct StepSums {
 
 /// StepDecision is the caller's decision, made from the sums.
 struct StepDecision {
-  /// The sums are finite; otherwise instructions marked `if_finite` do not run.
+  /// Says whether the sums are finite; if not, instructions marked `if_finite` do not run.
   bool finite = true;
   /// The factor by which the update multiplies each gradient.
   float update_gradient_factor = 1;
@@ -48,7 +48,7 @@ struct StepResult {
   double counted_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;
-  /// The decision found the sums finite, so the updates ran.
+  /// Says whether the decision found the sums finite, so the updates ran.
   bool finite = true;
   /// Seconds of communication with other ranks during which compute was idle; nothing on a GPU
   /// whose instructions are not timed.
@@ -66,7 +66,7 @@ struct StepRun {
   OptimizerConfig optimizer;
   /// The flags of this rank, which are summed over all ranks together with the loss.
   RankFlags flags;
-  /// The run records when each instruction runs (Executor::trace()).
+  /// Says whether the run records when each instruction runs (Executor::trace()).
   bool traced = false;
   /// The result of the last run.
   StepResult result;

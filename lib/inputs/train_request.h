@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// ResumeRequest holds the options of `--resume`.
 struct ResumeRequest {
-  /// The run continues an earlier run of its folder, if there is one.
+  /// Says whether the run continues an earlier run of its folder, if there is one.
   bool wanted = false;
   /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
@@ -43,7 +43,7 @@ struct TrainRequest {
   /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 if not given.
   double stop_lead = 0;
   BuildInfo build;
-  /// Standard output is a terminal, on which rank 0 draws a live line.
+  /// Says whether standard output is a terminal, on which rank 0 draws a live line.
   bool terminal = false;
 };
 

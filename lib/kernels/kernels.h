@@ -19,7 +19,8 @@ struct OptimizerConfig;
 
 /// KernelContext holds the arguments of an operation that are not values of its graph.
 struct KernelContext {
-  /// Gradients of parameters are added to the old ones. False: they overwrite the old ones.
+  /// Says whether gradients of parameters are added to the old ones. False: they overwrite the old
+  /// ones.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
   /// The inputs of dropout masks besides the step's key: the layer of the model, and the index of

@@ -62,10 +62,10 @@ struct TensorInfo {
   int64_t padding = 0;
   /// The number of neighboring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
-  /// A rank computes a partial gradient: those ranks must sum what they compute. False: each rank
-  /// computes the whole gradient.
+  /// Says whether a rank computes a partial gradient: those ranks must sum what they compute.
+  /// False: each rank computes the whole gradient.
   bool partial_gradient = false;
-  /// Training updates the tensor. False: it is frozen (model/freeze.h).
+  /// Says whether training updates the tensor. False: it is frozen (model/freeze.h).
   bool trainable = true;
   /// The source of the values when training begins: the model folder's weights, or computed (a part
   /// of an adapter).
@@ -100,7 +100,7 @@ struct TensorSplit {
   /// The number of ranks of the group, and the index of this rank in it.
   int degree = 1;
   int index = 0;
-  /// Norms and residuals are split by tokens, too (sequence parallelism).
+  /// Says whether norms and residuals are split by tokens, too (sequence parallelism).
   bool sequence = true;
   bool operator==(const TensorSplit&) const = default;
 };
@@ -115,7 +115,7 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
-  /// The elements are packed as ModelDtypes::packed says.
+  /// Says whether the elements are packed as ModelDtypes::packed says.
   bool packed = false;
   /// The elements are fp32 although layers compute in 16 bits, because small changes of them
   /// matter; there are few of them.

@@ -10,7 +10,8 @@ namespace ftrun {
 
 /// TrainedOptions specifies which tensors of a model train.
 struct TrainedOptions {
-  /// The model has adapters, which train; of the model's own tensors only those named here do.
+  /// Says whether the model has adapters, which train; of the model's own tensors only those named
+  /// here do.
   bool adapter = false;
   AdapterBias bias = AdapterBias::kNone;
   /// The modules that train whole in addition to adapters, given by the end of their paths.

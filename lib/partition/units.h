@@ -51,12 +51,13 @@ struct Unit {
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
   int64_t padded_numel = 0;
-  /// The unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
+  /// Says whether the unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every
+  /// rank.
   bool small = false;
-  /// The unit holds tensors that are updated; frozen tensors have their own units.
+  /// Says whether the unit holds tensors that are updated; frozen tensors have their own units.
   bool trainable = true;
-  /// The unit holds packed tensors. These are frozen, and never share a unit with frozen tensors
-  /// that are not packed.
+  /// Says whether the unit holds packed tensors. These are frozen, and never share a unit with
+  /// frozen tensors that are not packed.
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;

@@ -61,7 +61,7 @@ struct StateOptions {
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_first_and_last_stage = false;
-  /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
+  /// Says whether gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// The dtype in which gradients are sent. If it is not the dtype of the gradients, they are
@@ -87,8 +87,8 @@ struct StateOptions {
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
   int64_t max_gradient_norm_slots = int64_t{1} << 17;
-  /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
-  /// training continues.
+  /// Says whether memory is reserved for a copy of all saved state, from which a checkpoint is
+  /// written while training continues.
   bool snapshots = false;
   /// Selects the tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;

@@ -28,9 +28,9 @@ struct StepOptions {
   int64_t prefetch_elements = 50'000'000;
   int64_t max_live_elements = 1'000'000'000;
   int64_t reuse_distance = 0;
-  /// Communication overlaps computation (DeepSpeed's overlap_comm).
+  /// Says whether communication overlaps computation (DeepSpeed's overlap_comm).
   bool overlap = true;
-  /// The inputs of layers are kept on the host until backward (cpu_checkpointing).
+  /// Says whether the inputs of layers are kept on the host until backward (cpu_checkpointing).
   bool offload_activations = false;
   /// The sizes of the arenas of the rank's training step, which its other programs share
   /// (assign_arena_offsets).

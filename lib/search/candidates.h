@@ -21,7 +21,7 @@ namespace ftrun {
 struct Candidate {
   Layout layout;
   Bound bound;
-  /// The layout fits according to its bound on memory.
+  /// Says whether the layout fits according to its bound on memory.
   bool fits = false;
 };
 

@@ -107,7 +107,7 @@ struct TableState {
   int first_stage = 0;
   /// The bytes in the plan.
   double planned = 0;
-  /// A part of the state may not be allocated at the peak.
+  /// Says whether a part of the state may not be allocated at the peak.
   bool may_be_freed = false;
 };
 

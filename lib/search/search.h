@@ -18,7 +18,7 @@ struct SearchLimits {
   /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
   /// second after the limit is stopped.
   double seconds = 10;
-  /// The search looks for a sufficient number of nodes if nothing fits.
+  /// Says whether the search looks for a sufficient number of nodes if nothing fits.
   bool tries_more_nodes = true;
 };
 
@@ -50,8 +50,8 @@ struct SearchResult {
   SearchCounts counts;
   /// Layouts that fit and were fully planned, the fastest first.
   std::vector<PlannedLayout> ranking;
-  /// No layout can be faster than the first of `ranking`: all bounds were computed, and no layout
-  /// that was not planned has a lower bound.
+  /// Says whether no layout can be faster than the first of `ranking`: all bounds were computed,
+  /// and no layout that was not planned has a lower bound.
   bool proved = false;
   /// The minimum seconds that any other layout with a known bound could take. It says nothing of
   /// layouts that were not checked (SearchCounts) or could not be timed.

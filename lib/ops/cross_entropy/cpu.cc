@@ -34,8 +34,8 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// The rows of x lie in the workspace, because the tokens are not neighbors, or because 16-bit
-    /// rows were widened.
+    /// Says whether the rows of x lie in the workspace, because the tokens are not neighbors, or
+    /// because 16-bit rows were widened.
     bool gathered;
     /// The rows of x. `rows` if multiplications compute in T, `stored_rows` if bf16 is multiplied
     /// as it is stored; the other one is null.
@@ -294,7 +294,7 @@ class Head {
   const int32_t* labels_;
   S* dx_;
   T* logits_;
-  /// bf16 is multiplied as it is stored.
+  /// Says whether bf16 is multiplied as it is stored.
   bool direct_ = false;
 };
 

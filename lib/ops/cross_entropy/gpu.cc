@@ -18,7 +18,8 @@ struct LogitGradients {
   const void* data;
   /// The number of elements from one row to the next.
   int64_t stride;
-  /// The gradients of parameters are added to their buffers. False: they overwrite them.
+  /// Says whether the gradients of parameters are added to their buffers. False: they overwrite
+  /// them.
   bool adds;
   HeadGradients results;
   /// F32[kGpuBiasParts, V], where the bias has a gradient.

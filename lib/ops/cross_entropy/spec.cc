@@ -46,10 +46,10 @@ struct HeadPasses {
   /// Bytes of a logit.
   double logit;
   HeadBytes bytes;
-  /// The head has a bias.
+  /// Says whether the head has a bias.
   bool bias = false;
-  /// The passes are those of a GPU. There, a separate pass first writes the bias to the logits and
-  /// the multiplication adds to it; on a CPU, the pass of the losses adds the bias.
+  /// Says whether the passes are those of a GPU. There, a separate pass first writes the bias to
+  /// the logits and the multiplication adds to it; on a CPU, the pass of the losses adds the bias.
   bool on_gpu = false;
   double chunks = 1;
 
