@@ -279,7 +279,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = shown_program(options, plan);
   const ClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
-  class_plans.require_sound();
+  class_plans.require_no_faults();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
     std::cout << program_text(program);

@@ -97,7 +97,7 @@ Json print_textbook_figures(const std::vector<MemoryTableRow>& rows, double para
   std::vector<std::vector<std::string>> cells;
   for (const TextbookMemory& stated : kTextbookMemory) {
     const double formula =
-        formula_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
+        textbook_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
         kTextbookActivations;
     const MemoryTableRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),

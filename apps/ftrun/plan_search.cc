@@ -178,7 +178,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
                 const SearchTask& task, const SearchResult& result,
                 const nlohmann::ordered_json& search) {
   const PlannedLayout& best = result.ranking.front();
-  const Config config = std::get<Config>(try_layout(task, best.layout));
+  const Config config = std::get<Config>(resolve_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans class_plans(config, task.model, 0, own);
   StepTimeline timeline;

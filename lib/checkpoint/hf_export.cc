@@ -459,7 +459,7 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
 }
 
 IsOurs is_left_of(const std::string& path, FileSystem& files) {
-  return [name = fs::path(path).filename().string(), &files](const Leftover& leftover,
+  return [name = fs::path(path).filename().string(), &files](const LeftoverFolder& leftover,
                                                              const std::string& path) {
     return leftover.original == name && is_unfinished_output(files, path);
   };

@@ -121,11 +121,11 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
 }
 
 void ModelFolder::find_quantized() {
-  const FindStored stored = [this](const std::string& name) -> std::optional<StoredBytes> {
+  const FindStored stored = [this](const std::string& name) -> std::optional<EncodedTensor> {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return std::nullopt;
     const SafetensorsFile& file = files_[found->second.file];
-    return StoredBytes{found->second.info, file.bytes(*found->second.info), file.path()};
+    return EncodedTensor{found->second.info, file.bytes(*found->second.info), file.path()};
   };
   QuantizedWeights found =
       find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);

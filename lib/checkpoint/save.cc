@@ -264,7 +264,7 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
 
 /// Returns whether a leftover is a folder and not a link to one: saves make nothing else under such
 /// a name.
-bool is_our_leftover(const Leftover& leftover, const std::string& path) {
+bool is_our_leftover(const LeftoverFolder& leftover, const std::string& path) {
   std::error_code error;
   return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));
 }

@@ -106,7 +106,8 @@ void Rendezvous::Impl::remove_used_keys(const TextExchange& exchange) {
   }
 }
 
-Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_first(
+    const TextExchange& exchange) {
   const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
@@ -131,8 +132,8 @@ std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, 
   return ranks;
 }
 
-Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
-                                                                   bool check_all) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_others(
+    const TextExchange& exchange, bool check_all) {
   const std::vector<int> candidates = ranks_to_check(exchange, check_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
   // checked again. For a long list, one request checks whether any of these ranks is still absent.
@@ -320,15 +321,15 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   }
   run_or_publish_failure(exchange, exchange.text_key(options.rank), store_own);
   await_keys(
-      exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
-      policy);
+      exchange, {key},
+      [&](bool check_all) { return missing_ranks_for_others(exchange, check_all); }, policy);
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }
 
 std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy policy) {
   const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
   await_keys(
-      exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, policy);
+      exchange, keys_of_all, [&](bool) { return missing_ranks_for_first(exchange); }, policy);
   const auto texts =
       main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
                 options.timeout);

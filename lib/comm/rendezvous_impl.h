@@ -118,8 +118,8 @@ struct Rendezvous::Impl {
   auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
-  MissingRanks absent_for_first(const TextExchange& exchange);
-  MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
+  MissingRanks missing_ranks_for_first(const TextExchange& exchange);
+  MissingRanks missing_ranks_for_others(const TextExchange& exchange, bool check_all);
   std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, WaitPolicy policy);

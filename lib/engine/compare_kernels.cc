@@ -270,7 +270,7 @@ class GraphComparison {
         graph_(std::move(graph)),
         documents_(documents),
         on_host_(graph_) {
-    on_host_.dtypes.kernels = Kernels::kCpu;
+    on_host_.dtypes.kernels = KernelDevice::kCpu;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
     const std::vector<int64_t> offsets = offsets_of(on_host_), on_device = offsets_of(graph_);

@@ -196,8 +196,8 @@ void Executor::capture() {
   captured_ = captured_inputs(*step_);
 }
 
-Executor::CapturedInputs Executor::captured_inputs(const StepRun& step) {
-  CapturedInputs inputs{step.optimizer, {}};
+Executor::CapturedConstants Executor::captured_inputs(const StepRun& step) {
+  CapturedConstants inputs{step.optimizer, {}};
   for (const Batch& batch : step.micro_batches) inputs.first_tokens.push_back(batch.first_token);
   return inputs;
 }

@@ -26,7 +26,7 @@ class GpuDevice final : public LaneDevice {
   bool waits_are_over(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
-  std::vector<Interval> intervals() override;
+  std::vector<RunInterval> intervals() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
   void write_f64(Lane lane, double* to, std::span<const double> numbers) override;

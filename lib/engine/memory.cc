@@ -235,7 +235,7 @@ void RankMemory::write(const Program& program, const BufferRange& range, const v
     gpu_->upload(at(program, range), data, range.bytes);
 }
 
-void RankMemory::populate(const Program& program, BufferId buffer) const {
+void RankMemory::allocate_pages(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
   // If the kernel does not know this advice (before Linux 5.14), pages are allocated when they are
   // first written.

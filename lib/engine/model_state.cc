@@ -31,7 +31,7 @@ constexpr int64_t kPackedPart = int64_t{1} << 18;
 /// Returns a slice of this rank's part of a tensor as boxes of the whole tensor. In the unit these
 /// lie one after another. If `block` > 1, `tensor` and the boxes count in blocks of `block`
 /// elements.
-std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
+std::vector<Box> boxes_of(const TensorInfo& tensor, const TensorSlice& slice, int64_t block) {
   return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }
 
@@ -122,12 +122,12 @@ const PackedFormat& ModelState::packed(const StatePiece& piece) const {
 
 /// Leaves out tensors that do not have the piece's state: a unit may have tensors with and without
 /// it.
-std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
-                                         int64_t end) const {
+std::vector<TensorSlice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
+                                               int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
-  std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), begin, end);
+  std::vector<TensorSlice> slices = slices_in(partition_.unit(piece.unit), begin, end);
   if (piece.state < 0) return slices;
-  std::erase_if(slices, [&](const Slice& slice) {
+  std::erase_if(slices, [&](const TensorSlice& slice) {
     const TensorInfo& tensor = model_.tensor(slice.tensor);
     return !options_.has_state(tensor,
                                options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
@@ -222,7 +222,7 @@ void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64
 void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
-    for (const Slice& slice : slices_of(piece, begin, end)) {
+    for (const TensorSlice& slice : slices_of(piece, begin, end)) {
       const TensorInfo tensor = stored_tensor(piece, slice.tensor);
       std::byte* at = to + (slice.position_in_unit - begin) / piece.block * size;
       for (const Box& box : boxes_of(tensor, slice, piece.block)) {
@@ -266,7 +266,8 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) co
 
 /// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
 /// scales of the whole tensor.
-void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial) {
+void ModelState::pack(const StatePiece& piece, const TensorSlice& slice,
+                      const InitialWeights& initial) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
@@ -298,14 +299,15 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_initial(const StatePiece& piece, const InitialWeights& initial) {
   if (!packed(piece)) return fill(piece, DType::kF32, make_reader(initial));
-  const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
+  const std::vector<TensorSlice> slices =
+      slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(
         slices.size(), [&](size_t i) { pack(piece, slices[i], initial); },
         static_cast<size_t>(kernel_threads()));
     return;
   }
-  for (const Slice& slice : slices) pack(piece, slice, initial);
+  for (const TensorSlice& slice : slices) pack(piece, slice, initial);
 }
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
@@ -325,7 +327,8 @@ void ModelState::measure_row_norms(InitialWeights& initial,
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
     if (!is_read(piece)) continue;
-    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
+    for (const TensorSlice& slice :
+         slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
       if (tensor.initial.source != InitialSource::kRowNorms) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
@@ -398,7 +401,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
 
 void ModelState::populate_snapshot() const {
   const BufferId buffer = find_persistent(program_, PersistentKind::kSnapshot, Tier::kHost);
-  if (buffer >= 0) memory_.populate(program_, buffer);
+  if (buffer >= 0) memory_.allocate_pages(program_, buffer);
 }
 
 void ModelState::release_snapshot() {
@@ -409,7 +412,7 @@ std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
-    for (const Slice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
+    for (const TensorSlice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
       const TensorInfo tensor = stored_tensor(piece, slice.tensor);
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
@@ -506,7 +509,7 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
 /// Returns the unit of a tensor, and the element of the unit where the tensor begins.
 std::pair<const Unit*, int64_t> ModelState::location_of(TensorId tensor) const {
   for (const Unit& unit : partition_.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       if (slice.tensor == tensor) {
         require(slice.offset == 0, "a tensor lies in its unit as one slice");
         return {&unit, slice.position_in_unit};

@@ -85,7 +85,7 @@ class ModelState {
   DType dtype(const StatePiece& piece) const;
   const PackedFormat& packed(const StatePiece& piece) const;
   /// Lists the slices of the tensors whose state lies in elements [begin, end) of a piece.
-  std::vector<Slice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
+  std::vector<TensorSlice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
   /// Returns the shape in which checkpoints hold a tensor's state: a state of blocks has the shape
   /// of the blocks.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
@@ -95,7 +95,7 @@ class ModelState {
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReadOptions reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
-  void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
+  void pack(const StatePiece& piece, const TensorSlice& slice, const InitialWeights& initial);
   void measure_row_norms(InitialWeights& initial,
                          const std::function<bool(const StatePiece&)>& is_read) const;
   void fill_initial(const StatePiece& piece, const InitialWeights& initial);

@@ -40,8 +40,8 @@ class ReplicaCheck {
     std::string name;
     BufferRange range;
   };
-  /// StateSet holds state parts of which the same ranks hold copies.
-  struct StateSet {
+  /// HashedStateSet holds state parts of which the same ranks hold copies.
+  struct HashedStateSet {
     /// A hash that identifies the parts of the model in the set.
     std::string key;
     std::vector<HashedState> parts;
@@ -58,15 +58,15 @@ class ReplicaCheck {
   void list_parts(const StepPlan& plan);
   void find_replicated();
   uint64_t hash_of(const HashedState& part) const;
-  std::vector<uint64_t> hashes(const StateSet& set) const;
-  std::string hashes_text(const StateSet& set) const;
+  std::vector<uint64_t> hashes(const HashedStateSet& set) const;
+  std::string hashes_text(const HashedStateSet& set) const;
   [[noreturn]] void throw_divergence(size_t set, int64_t step) const;
 
   const Program& program_;
   const RankMemory& memory_;
   AllGatherTexts all_gather_;
   Sum sum_;
-  std::vector<StateSet> sets_;
+  std::vector<HashedStateSet> sets_;
   /// The replicated sets, in the same order on all ranks.
   std::vector<ReplicatedSet> replicated_;
 };

@@ -100,7 +100,7 @@ struct RunTrace {
   std::chrono::steady_clock::time_point begin;
   /// The interval of each instruction; it has no length if the instruction did not run. On
   /// CPUs the interval of a collective begins when this rank starts it.
-  std::vector<Interval> instrs;
+  std::vector<RunInterval> instrs;
 };
 
 }  // namespace ftrun

@@ -97,8 +97,8 @@ ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x,
 }
 
 /// Emits x + r and its norm, which is the sum itself where there is no norm.
-ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
-                                 const std::optional<NormParams>& norm) {
+ops::SumAndNormValues add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
+                                       const std::optional<NormParams>& norm) {
   if (c.norm == NormKind::kLayer || !norm) {
     const ValueId sum = ops::add(g, x, r);
     return {sum, add_norm(g, c, sum, norm)};
@@ -697,7 +697,7 @@ class DecoderBuilder {
     TensorCollectives collectives(g, split_);
     const ValueId y = collectives.gather_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
-    if (dtypes_.kernels == Kernels::kGpu)
+    if (dtypes_.kernels == KernelDevice::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == GraphMode::kLogits) {

@@ -31,12 +31,12 @@ enum class InitialSource : uint8_t {
   kRowNorms,  // norms of the rows of W + `magnitude` B A, with the values that layers read
 };
 
-/// Initial describes how the first values of a tensor are made: their source, and the magnitude of
-/// random ones.
-struct Initial {
+/// InitialValues describes how the first values of a tensor are made: their source, and the
+/// magnitude of random ones.
+struct InitialValues {
   InitialSource source = InitialSource::kFolder;
   double magnitude = 0;
-  bool operator==(const Initial&) const = default;
+  bool operator==(const InitialValues&) const = default;
 };
 
 /// TensorInfo is a parameter as the model folder stores it. The master copy is F32, independently
@@ -69,7 +69,7 @@ struct TensorInfo {
   bool trainable = true;
   /// The source of the values when training begins: the model folder's weights, or computed (a part
   /// of an adapter).
-  Initial initial;
+  InitialValues initial;
   /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
   /// name, the files hold the tensor as it is.
   StoredLocation stored;

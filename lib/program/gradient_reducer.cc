@@ -80,8 +80,8 @@ int32_t GradientReducer::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, int64_t bytes,
-                                                int32_t micro_batch) {
+BufferRange GradientReducer::assign_gradient_range(const ParamLocation& location, int64_t bytes,
+                                                   int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_each_micro_batch ? micro_batch : -1;
@@ -100,7 +100,7 @@ BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, i
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
-bool GradientReducer::begins_as_zero(UnitId id, TensorId tensor) const {
+bool GradientReducer::must_begin_as_zero(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
   if (first == last || !options_.pipeline.stage_has_layer(options_.pipeline_stage, last))
@@ -136,8 +136,8 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
       clear.writes.push_back(
           {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
-  for (const Slice& slice : placement_.unit(use.unit).slices) {
-    if (begins_as_zero(use.unit, slice.tensor)) continue;
+  for (const TensorSlice& slice : placement_.unit(use.unit).slices) {
+    if (must_begin_as_zero(use.unit, slice.tensor)) continue;
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }

@@ -53,7 +53,7 @@ std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const Model
                                                    const GroupCollection& groups) {
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       parts[groups.first_and_last_stage].push_back(
           {slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<PartialGradients> partial;
@@ -135,7 +135,7 @@ Dims blocked_shape(const Dims& shape, int64_t block) {
 }
 
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const Slice& slice) {
+                       const TensorSlice& slice) {
   const TensorInfo& tensor = model.tensor(slice.tensor);
   UpdateKind kind{!options.decays || options.decays(tensor),
                   options.has_8bit_states && options.has_8bit_states(tensor)};
@@ -153,7 +153,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
     if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
-    for (const Slice& slice : unit.slices) {
+    for (const TensorSlice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
       const int64_t own = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
       found.push_back({slice.tensor, unit.id, tier, blocks[tier], own});
@@ -182,7 +182,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
                                        const StateOptions& options) {
   std::map<TensorId, DType> masters;
   for (const Unit& unit : partition.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       if (unit.trainable) masters.emplace(slice.tensor, master_dtype(unit, options));
   std::vector<StoredState> saved;
   for (const auto& [tensor, dtype] : masters) {

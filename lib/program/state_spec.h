@@ -101,7 +101,7 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
 
 /// Returns how an update treats a tensor.
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const Slice& slice);
+                       const TensorSlice& slice);
 
 /// StraddlingTensor says where the scales of one tensor that straddles blocks lie among the scales
 /// of all such tensors of a pipeline stage. Each rank holds all these scales, even of elements that

@@ -334,8 +334,8 @@ void StepBuilder::set_gradient_ranges(size_t layer, int32_t micro_batch, const O
   for (size_t i = 0; i < params.size(); ++i) {
     const ValueId id = graph.at(params[i].value).grad;
     if (id < 0 || info.writes[static_cast<size_t>(id)] == 0) continue;
-    ranges.set(id, gradients_.range_for_gradient(partition_.param_locations[layer][i],
-                                                 graph.at(id).bytes(), micro_batch));
+    ranges.set(id, gradients_.assign_gradient_range(partition_.param_locations[layer][i],
+                                                    graph.at(id).bytes(), micro_batch));
   }
 }
 
@@ -405,7 +405,7 @@ GradientWrite StepBuilder::record_writes(size_t layer, int32_t micro_batch,
     const bool separately = placement_.spec(unit).reduces_each_micro_batch;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[separately ? micro_batch : -1].insert(tensor).second;
-      (first && !gradients_.begins_as_zero(unit, tensor) ? overwrites : adds) = true;
+      (first && !gradients_.must_begin_as_zero(unit, tensor) ? overwrites : adds) = true;
     }
   }
   require(!(adds && overwrites), "the gradients of a list are all new or all known");

@@ -34,8 +34,8 @@ std::vector<std::pair<std::string, T>> pattern(const char* key,
   return pairs;
 }
 
-TrainedOptions trained_options(const Config& config) {
-  TrainedOptions options;
+TrainedTensorOptions trained_options(const Config& config) {
+  TrainedTensorOptions options;
   options.freeze = config.train.freeze;
   options.only = config.train.only;
   options.adapter = config.adapter.type == AdapterType::kLora;
@@ -72,7 +72,7 @@ DType dtype_of(ConfigDtype dtype) {
 
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kCpu,
+          config.device == DeviceKind::kCuda ? KernelDevice::kGpu : KernelDevice::kCpu,
           packed_format(config.quantization)};
 }
 

@@ -256,7 +256,9 @@ class UpdateBuilder {
 
   /// Splits an interval of a unit into ranges that each have a single update kind.
   std::vector<UpdateKindRange> ranges_of(const Unit& unit, const UnitRange& interval) const {
-    const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
+    const auto kind_of = [&](const TensorSlice& slice) {
+      return update_kind(model_, options_, slice);
+    };
     return update_kind_ranges(unit, kind_of, interval.begin, interval.end);
   }
 
@@ -350,7 +352,7 @@ class UpdateBuilder {
   void add_scales(const UpdateKindRange& part, Instr& instr) const {
     if (part.kind.straddling < 0 || scales_.states == 0) return;
     const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
-    const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
+    const TensorSlice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
     instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
     for (const auto* buffers : {&scales_.buffers, &new_scales_})
       for (size_t s = 0; s < scales_.states; ++s)

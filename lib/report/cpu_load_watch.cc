@@ -27,7 +27,7 @@ CpuLoadWatch::CpuLoadWatch(int64_t ranks, Reader read)
 
 CpuLoadShares CpuLoadWatch::shares() const {
   const CpuTimes now = read_();
-  const MachineTimes& begin = begin_.machine;
+  const MachineCpuTimes& begin = begin_.machine;
   const double total_seconds = now.machine.total_seconds - begin.total_seconds;
   if (total_seconds <= 0) return {};
   const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);

@@ -16,7 +16,7 @@ struct CpuLoadShares {
 
 /// CpuTimes holds the CPU time of this machine, and the part that this process used.
 struct CpuTimes {
-  MachineTimes machine;
+  MachineCpuTimes machine;
   double own_seconds = 0;
 };
 CpuTimes read_cpu_times();

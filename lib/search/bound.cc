@@ -155,7 +155,7 @@ BoundCalculator::ModelCostsKey BoundCalculator::model_costs_key(const Layout& la
 BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layout) const {
   ModelCosts costs;
   try {
-    const std::variant<Config, std::string> tried = try_layout(task_, layout);
+    const std::variant<Config, std::string> tried = resolve_layout(task_, layout);
     if (const auto* refusal = std::get_if<std::string>(&tried))
       throw Error(ExitCode::kUsage, *refusal);
     const Config& config = std::get<Config>(tried);

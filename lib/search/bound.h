@@ -52,7 +52,7 @@ class BoundCalculator {
   void compute_costs(const MissingModels& models);
 
   /// Computes the bound of a layout. `properties` are the state properties of the task's config
-  /// with the layout. Throws the errors of try_layout(), training_model(), and list_seconds().
+  /// with the layout. Throws the errors of resolve_layout(), training_model(), and list_seconds().
   Bound compute_bound(const Layout& layout, const StateProperties& properties);
 
  private:

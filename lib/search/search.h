@@ -30,8 +30,8 @@ struct SearchCounts {
   int64_t checked = 0;
   int64_t refused = 0;
   int64_t allowed = 0;
-  /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
-  /// From their results the search decides which layouts are allowed (LayoutRules).
+  /// The number of calls of resolve_layout(), including calls for layouts that only test one
+  /// aspect. From their results the search decides which layouts are allowed (LayoutRules).
   int64_t try_calls = 0;
   /// too_large: allowed layouts that need too much memory according to their bounds. planned:
   /// layouts that were fully planned. pruned: layouts that were not planned because their bound is

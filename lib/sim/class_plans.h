@@ -55,7 +55,7 @@ class ClassPlans {
   /// Runs check_world() on all ranks' programs of training, then of validation, then of text.
   std::vector<std::string> check() const;
   /// Throws Error(kBug) if check() finds a fault.
-  void require_sound() const;
+  void require_no_faults() const;
 
   /// Hashes what all ranks will do. Every rank computes the same hash.
   uint64_t hash() const;

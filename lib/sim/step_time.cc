@@ -163,7 +163,7 @@ constexpr size_t kPartColumns = 26;
 constexpr int kMaxCpuRanks = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {
-  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
+  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
               cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", but the machine ",

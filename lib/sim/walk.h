@@ -190,7 +190,7 @@ class Walk {
 
 /// Assigns a number to each schedule. Schedules that differ only in the positions of their entries
 /// within the programs get the same number.
-std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
+std::vector<int32_t> number_equal_schedules(std::span<const LaneSchedule> schedules);
 
 /// Walks the communication of all ranks to the end. The first walk is quick: it joins collectives
 /// and represents ranks that are alike by one rank. A full walk follows only if the first one does

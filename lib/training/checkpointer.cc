@@ -89,7 +89,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     resumed.meta = checkpoint.meta();
     parts_.model.check_same_base(resumed.meta, folder);
     if (parts_.folder_writer != nullptr)
-      parts_.folder_writer->admit_checkpoint(folder, resumed.meta, describe());
+      parts_.folder_writer->check_resumed_checkpoint(folder, resumed.meta, describe());
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
@@ -131,7 +131,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   progress.add_to(meta);
-  meta.samples = samples_after(progress.step, config_);
+  meta.samples = sequences_in_steps(progress.step, config_);
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = model_fingerprint_;

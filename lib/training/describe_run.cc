@@ -197,7 +197,7 @@ RunManifest describe_run(const RunDescriptionInputs& run) {
   return manifest;
 }
 
-std::vector<std::string> opening_notes(const RunDescriptionInputs& run) {
+std::vector<std::string> start_notes(const RunDescriptionInputs& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
   for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
   for (const ValidationSet& set : run.data.validation)

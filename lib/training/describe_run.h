@@ -37,6 +37,6 @@ struct RunDescriptionInputs {
 RunManifest describe_run(const RunDescriptionInputs& run);
 
 /// Lists the notes that rank 0 shows when a run begins: the devices, and anything unusual.
-std::vector<std::string> opening_notes(const RunDescriptionInputs& run);
+std::vector<std::string> start_notes(const RunDescriptionInputs& run);
 
 }  // namespace ftrun

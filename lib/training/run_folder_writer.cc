@@ -80,8 +80,9 @@ void RunFolderWriter::check_resumed_run(const RunManifest& now) {
                   ": is missing; the run is compared with what its checkpoint records"));
 }
 
-void RunFolderWriter::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
-                                       const RunManifest& now) {
+void RunFolderWriter::check_resumed_checkpoint(const std::string& folder,
+                                               const CheckpointMeta& saved,
+                                               const RunManifest& now) {
   if (is_imported(saved)) log_notice(import_notice(folder, saved));
   compare_with(checkpoint_manifest_path(folder), recorded_run(saved, now), now);
   start_state_ = folder;
@@ -131,7 +132,7 @@ void RunFolderWriter::start(RunManifest manifest, int64_t first_step, int64_t to
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(csv_options(
-        config, resumes ? std::optional(samples_after(steps_done, config)) : std::nullopt));
+        config, resumes ? std::optional(sequences_in_steps(steps_done, config)) : std::nullopt));
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);

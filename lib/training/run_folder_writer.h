@@ -42,8 +42,8 @@ class RunFolderWriter {
   void check_resumed_run(const RunManifest& now);
   /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
   /// checkpoint's own record.
-  void admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
-                        const RunManifest& now);
+  void check_resumed_checkpoint(const std::string& folder, const CheckpointMeta& saved,
+                                const RunManifest& now);
   /// Reports, and records for run.json, that training starts from the model's weights although a
   /// resume was requested.
   void record_new_start();

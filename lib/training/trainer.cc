@@ -187,7 +187,7 @@ void Trainer::open_outputs() {
 /// Prints on rank 0 what the run found, and warns of keys that ask for more steps than the run has.
 void Trainer::print_opening_notes() {
   if (!session_.is_first()) return;
-  for (const std::string& note : opening_notes(description_inputs())) journal_.print(note);
+  for (const std::string& note : start_notes(description_inputs())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
       config_.train.steps == 0 ? unfinished_warmup_text(config_.scheduler, total_steps_) : "";

@@ -829,7 +829,7 @@ TEST_CASE(
       REQUIRE_FALSE(fixture.train_executor.device_times().has_value());
       if (!run.traced) continue;
       const Program& program = fixture.plan.train.program;
-      const std::vector<Interval>& ran = fixture.train_executor.trace().instrs;
+      const std::vector<RunInterval>& ran = fixture.train_executor.trace().instrs;
       REQUIRE(ran.size() == program.instrs.size());
       double busy = 0;
       for (size_t i = 0; i < ran.size(); ++i) {

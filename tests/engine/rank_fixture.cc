@@ -270,7 +270,7 @@ void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t ind
       return other.unit == piece.unit && other.state == StatePiece::kWorking;
     });
     if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
-    for (const Slice& slice :
+    for (const TensorSlice& slice :
          slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       if (fixture.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;

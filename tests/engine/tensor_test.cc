@@ -334,7 +334,7 @@ std::map<std::string, std::vector<std::byte>> shared_state(const RankFixture& fi
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = fixture.plan.train;
   for (const StatePiece& piece : train.pieces)
-    for (const Slice& slice :
+    for (const TensorSlice& slice :
          slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.copies == 1) continue;

@@ -52,7 +52,7 @@ TEST_CASE("a fused parameter counts as small if all of its tensors are small") {
     std::vector<std::string> names;
     const ModelDescription model = tiny_llama(true);
     for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {threshold, 20'000}).units)
-      for (const Slice& slice : unit.slices)
+      for (const TensorSlice& slice : unit.slices)
         if (unit.small) names.push_back(model.tensor(slice.tensor).name);
     return names;
   };

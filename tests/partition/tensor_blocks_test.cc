@@ -38,7 +38,7 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
     const Sharding sharding(partition, {count, index}, true);
     for (const Unit& unit : partition.units) {
       const UnitRange own = sharding.own_range(unit.id);
-      for (const Slice& slice : slices_in(unit, own.begin, own.end)) {
+      for (const TensorSlice& slice : slices_in(unit, own.begin, own.end)) {
         const TensorInfo& tensor = model.tensor(slice.tensor);
         if (!is_whole_blocks(slice.offset, slice.extent, tensor.local.numel()))
           cuts.push_back(cat("shard ", index, " of ", count, ": ", tensor.name, " [", slice.offset,
@@ -118,7 +118,7 @@ TEST_CASE("each matrix of every family begins at a block of its unit") {
     for (const TensorSplit& split : splits_of(config)) {
       const ModelDescription model = build_model(config, kBatch, GraphMode::kTrain, {}, {}, split);
       for (const Unit& unit : build_units(model).units)
-        for (const Slice& slice : unit.slices) {
+        for (const TensorSlice& slice : unit.slices) {
           const TensorInfo& tensor = model.tensor(slice.tensor);
           INFO(tensor.name << " at " << slice.position_in_unit << " of " << unit.name);
           if (tensor.shape.size() > 1) CHECK(slice.position_in_unit % kTensorBlock == 0);
@@ -145,7 +145,8 @@ ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
 std::vector<int64_t> positions(const ModelDescription& model) {
   std::vector<int64_t> found;
   const Partition partition = build_units(model);
-  for (const Slice& slice : partition.units[0].slices) found.push_back(slice.position_in_unit);
+  for (const TensorSlice& slice : partition.units[0].slices)
+    found.push_back(slice.position_in_unit);
   return found;
 }
 

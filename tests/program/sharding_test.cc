@@ -150,7 +150,7 @@ TEST_CASE(
           const bool shared = state.zero_stage > 0 && step_case.mesh.shards > 1 &&
                               is_sharded(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
-          for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
+          for (const TensorSlice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==
                     instr.update().decay);
         }

@@ -163,7 +163,7 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
     const Program program = c.built.step(c.options);
     const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
     for (const Unit& unit : c.built.partition.units) {
-      for (const Slice& slice : unit.slices) {
+      for (const TensorSlice& slice : unit.slices) {
         const BufferRange range = gradients_at(
             program, (layout.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
@@ -216,7 +216,7 @@ std::vector<TensorId> tensors_of(const PartitionedModel& built, const FlatLayout
                                  const BufferRange& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       for (int64_t e = 0; e < slice.extent; ++e) {
         const int64_t at = layout.at(unit.id) + slice.position_in_unit + e - range.offset / 4;
         if (at >= 0 && at < range.bytes / 4) out[static_cast<size_t>(at)] = slice.tensor;

@@ -149,7 +149,7 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
     int64_t allowed = 0;
     const std::vector<Layout> layouts = all_layouts(task);
     for (const Layout& layout : layouts) {
-      const std::variant<Config, std::string> tried = try_layout(task, layout);
+      const std::variant<Config, std::string> tried = resolve_layout(task, layout);
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       INFO(layout_text(layout));
       const Config* config = std::get_if<Config>(&tried);
@@ -254,7 +254,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
     // search.
     if (random() % 1000 != 0) continue;
-    const std::variant<Config, std::string> tried = try_layout(task, layout);
+    const std::variant<Config, std::string> tried = resolve_layout(task, layout);
     INFO(layout_text(layout));
     CHECK((verdict.refusal == nullptr) == std::holds_alternative<Config>(tried));
     if (verdict.refusal != nullptr) continue;
@@ -319,7 +319,7 @@ TEST_CASE("a config written with a layout is read back as the same config") {
       context.world_size = layout.ranks();
       const Resolution resolved = resolve(again.written, context);
       REQUIRE(resolved.ok());
-      CHECK(resolved.config == std::get<Config>(try_layout(task, layout)));
+      CHECK(resolved.config == std::get<Config>(resolve_layout(task, layout)));
     }
   }
 }

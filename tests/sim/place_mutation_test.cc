@@ -49,7 +49,7 @@ std::string saved_fault(const StepCase& step_case, const std::vector<StepProgram
         if (e < static_cast<int64_t>(counts.size())) ++counts[static_cast<size_t>(e)];
     }
   for (const auto& [which, counts] : saved)
-    for (const Slice& slice : step_case.built.partition.unit(std::get<1>(which)).slices)
+    for (const TensorSlice& slice : step_case.built.partition.unit(std::get<1>(which)).slices)
       for (int64_t e = slice.position_in_unit; e < slice.position_in_unit + slice.extent; ++e)
         if (const int count = counts[static_cast<size_t>(e)]; count != 1)
           return cat("element ", e, " of unit ", std::get<1>(which), ", state ", std::get<2>(which),

@@ -254,8 +254,8 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   RunFolderWriter writer(request);
   const std::string log = logged([&] {
     writer.check_resumed_run(make_manifest(request));
-    writer.admit_checkpoint(folder / "run/checkpoints/step-00000002", saved,
-                            make_manifest(request));
+    writer.check_resumed_checkpoint(folder / "run/checkpoints/step-00000002", saved,
+                                    make_manifest(request));
   });
   const std::string note = "the resumed run has another config.train.steps: was 5, is now 9";
   const size_t found = log.find(note);
@@ -277,7 +277,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.extra[kConfigRecord] = request.config_json;
-  writer.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request));
+  writer.check_resumed_checkpoint("checkpoints/step-2", saved, make_manifest(request));
 }
 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {

@@ -65,8 +65,8 @@ inline constexpr int kFlatTypes = 3;
 /// The number of types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// FlatRange is the part of a FlatUpdate that one call of a kernel works on.
-struct FlatRange {
+/// FlatUpdateRange is the part of a FlatUpdate that one call of a kernel works on.
+struct FlatUpdateRange {
   void* parameters;
   const void* gradients;
   /// The optimizer's states; null after the last.
@@ -90,7 +90,7 @@ struct FlatRange {
 
 /// UpdateKernel runs one step of an optimizer. Tables of it are indexed by the types of parameters,
 /// gradients and states; an entry is null where a rule does not have that many states.
-using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
+using UpdateKernel = void (*)(const FlatUpdateRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };

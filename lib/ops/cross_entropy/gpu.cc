@@ -21,7 +21,7 @@ struct LogitGradients {
   /// Says whether the gradients of parameters are added to their buffers. False: they overwrite
   /// them.
   bool adds;
-  HeadGradients results;
+  HeadGradientIndices results;
   /// F32[kGpuBiasParts, V], where the bias has a gradient.
   void* bias_sums;
 };
@@ -172,7 +172,7 @@ class LinearCrossEntropy {
   Matmul& matmul_;
   const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
-  HeadGradients results_;
+  HeadGradientIndices results_;
   GpuHeadWorkspace place_;
   void* logits_;
 };
@@ -232,7 +232,7 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
   // The kernel reads these logits and, with gradients, writes them.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  const HeadGradients results = vocabulary_gradients_of(op.op());
+  const HeadGradientIndices results = vocabulary_gradients_of(op.op());
   const GpuHeadWorkspace layout = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
                                                            results.bias > 0 ? rows.vocabulary : 0);
   op.require_workspace(layout.bytes);
