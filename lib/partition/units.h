@@ -53,7 +53,7 @@ struct Unit {
   int64_t padded_numel = 0;
   /// Says whether the unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every
   /// rank.
-  bool small = false;
+  bool holds_small_tensors = false;
   /// Says whether the unit holds tensors that are updated; frozen tensors have their own units.
   bool trainable = true;
   /// Says whether the unit holds packed tensors. These are frozen, and never share a unit with

@@ -26,7 +26,9 @@ bool reduces_each_micro_batch(const StateOptions& options, GroupPlace place,
 /// the offload tier, until the offloaded share of the stage's state is reached. All ranks compute
 /// the same result for the units of all stages.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
-  const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
+  const auto may_move = [](const Unit& unit) {
+    return unit.trainable && !unit.holds_small_tensors;
+  };
   const auto stage_of = [&](const Unit& unit) {
     return static_cast<size_t>(*stages_of(unit, options.pipeline).begin());
   };
@@ -208,7 +210,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
     spec.shard_place = shard_place(options, unit);
-    spec.gathered = options.zero_stage == 3 && !unit.small &&
+    spec.gathered = options.zero_stage == 3 && !unit.holds_small_tensors &&
                     (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);
     spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;

@@ -121,7 +121,7 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (!has_timed() && !result_.proved)
+    if (!has_timed() && !result_.is_proved)
       plan_in_time(candidates_.candidates_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
@@ -282,7 +282,7 @@ class Search {
     const std::optional<size_t> left = order.lowest_bound();
     result_.min_other_seconds =
         left ? candidates_.at(*left).bound.seconds : candidates_.best_seconds();
-    result_.proved =
+    result_.is_proved =
         !left && result_.counts.checked == result_.counts.all && result_.counts.untimed == 0;
   }
 

@@ -52,7 +52,7 @@ struct SearchResult {
   std::vector<PlannedLayout> ranking;
   /// Says whether no layout can be faster than the first of `ranking`: all bounds were computed,
   /// and no layout that was not planned has a lower bound.
-  bool proved = false;
+  bool is_proved = false;
   /// The minimum seconds that any other layout with a known bound could take. It says nothing of
   /// layouts that were not checked (SearchCounts) or could not be timed.
   double min_other_seconds = 0;

@@ -48,7 +48,7 @@ void Checkpointer::prepare_folder() {
 bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe) {
   return session_.broadcast_decision("resuming", [&] {
     prepare_folder();
-    if (!request_.resume.wanted) return false;
+    if (!request_.resume.is_wanted) return false;
     const std::string root = RunPaths(config_.output_dir).checkpoints();
     if (!request_.resume.step && list_checkpoints(root).empty()) {
       parts_.folder_writer->refuse_if_checkpoints_are_gone();

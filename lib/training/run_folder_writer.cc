@@ -61,9 +61,9 @@ RunManifest make_manifest(const TrainRequest& request) {
 
 RunFolderWriter::RunFolderWriter(const TrainRequest& request)
     : request_(request),
-      folder_(request.config.output_dir, request.resume.step     ? RunStart::kResumeStep
-                                         : request.resume.wanted ? RunStart::kResume
-                                                                 : RunStart::kFresh) {
+      folder_(request.config.output_dir, request.resume.step        ? RunStart::kResumeStep
+                                         : request.resume.is_wanted ? RunStart::kResume
+                                                                    : RunStart::kFresh) {
   if (folder_.has_earlier_run()) earlier_manifest_ = read_manifest(paths().manifest());
 }
 
@@ -100,7 +100,7 @@ void RunFolderWriter::refuse_if_checkpoints_are_gone() const {
 }
 
 void RunFolderWriter::record_new_start() {
-  if (!request_.resume.wanted) return;
+  if (!request_.resume.is_wanted) return;
   if (earlier_manifest_) {
     start_state_ += ": --resume found a run that had saved no checkpoint";
     return print("no checkpoint was saved yet: training starts from the beginning");
@@ -174,7 +174,8 @@ void RunFolderWriter::record_restart(RunManifest& manifest, int64_t first_step) 
 
 void RunFolderWriter::open_progress(int64_t total_steps) {
   constexpr int kStandardOutput = 1;
-  if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (request_.draws_live_line)
+    terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
                                                  request_.config.train.log.every);
   // mpirun gives its ranks a pseudo-terminal, even if its own output goes to a file.

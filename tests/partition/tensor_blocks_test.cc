@@ -211,8 +211,8 @@ TEST_CASE("fp32 tensors of layers that compute in 16 bits have a small unit of t
   const Partition partition = build_units(model);
   REQUIRE(partition.units.size() == 2);
   const Unit &usual = partition.units[0], &fp32 = partition.units[1];
-  CHECK((usual.name == "layer" && !usual.fp32 && !usual.small && usual.numel == 5));
-  CHECK((fp32.name == "layer.fp32" && fp32.fp32 && fp32.small && fp32.numel == 730));
+  CHECK((usual.name == "layer" && !usual.fp32 && !usual.holds_small_tensors && usual.numel == 5));
+  CHECK((fp32.name == "layer.fp32" && fp32.fp32 && fp32.holds_small_tensors && fp32.numel == 730));
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST_CASE("units are formed from the part of each tensor that a rank uses") {
     int64_t elements = 0;
     for (const Unit& made :
          build_units(model, UnitGranularity::kLayer, {max_elements, INT64_MAX}).units)
-      elements += made.small ? made.numel : 0;
+      elements += made.holds_small_tensors ? made.numel : 0;
     return elements;
   };
   REQUIRE(small(48 * 24) == small(48 * 24 - 1) + 48 * 24);

@@ -358,7 +358,8 @@ TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
   int64_t norms = 0;  // which every rank has completely
-  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded_numel : 0;
+  for (const Unit& unit : whole.built.partition.units)
+    norms += unit.holds_small_tensors ? unit.padded_numel : 0;
   for (const int ranks : {2, 4}) {
     const Split split = split_over(ranks);
     INFO("tensor " << ranks);

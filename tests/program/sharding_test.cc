@@ -99,7 +99,7 @@ bool is_sharded(const Unit& unit, const StepCase& step_case) {
   const int shards = step_case.mesh.shards;
   const bool pays =
       step_case.options.state.zero_stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
-  return !unit.small || pays;
+  return !unit.holds_small_tensors || pays;
 }
 
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
@@ -297,7 +297,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       gathered.insert(instr.unit);
     }
     for (const Unit& unit : step_case.built.partition.units)
-      if (!unit.trainable && !unit.small && step_case.options.state.zero_stage == 3 &&
+      if (!unit.trainable && !unit.holds_small_tensors && step_case.options.state.zero_stage == 3 &&
           step_case.mesh.shards > 1)
         REQUIRE(gathered.contains(unit.id));
   }
@@ -659,7 +659,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
     const std::vector<UpdateInterval> intervals = intervals_of(program);
     REQUIRE(intervals.size() >= 7);
     REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
-                          [](const Unit& u) { return u.small; }) == 6);
+                          [](const Unit& u) { return u.holds_small_tensors; }) == 6);
     const auto before = happens_before(program);
     // The first two gathers run at the same time as the updates of the small units.
     for (const size_t i : all_of(program, InstrKind::kUpdate))

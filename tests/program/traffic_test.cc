@@ -206,7 +206,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         if (row.kind != InstrKind::kAllReduce) large += row.bytes;
       int64_t even_elements = 0;
       for (const Unit& unit : built.partition.units) {
-        if (unit.small) continue;
+        if (unit.holds_small_tensors) continue;
         CHECK(unit.numel == unit.padded_numel);
         even_elements += unit.numel;
       }

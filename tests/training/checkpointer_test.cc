@@ -80,7 +80,7 @@ struct SavingRun {
         request(request_of(among ? among->rank() : 0, among ? among->world_size() : 1, config)),
         progress(config) {
     request.config.output_dir = folder + "/run";
-    request.resume.wanted = resumes;
+    request.resume.is_wanted = resumes;
     if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
     model.emplace(request.launch.world_size, request.launch.rank);

@@ -39,7 +39,7 @@ TrainRequest request_in(const std::string& folder, int world_size = 1) {
 }
 
 TrainRequest resumed(TrainRequest request) {
-  request.resume.wanted = true;
+  request.resume.is_wanted = true;
   return request;
 }
 

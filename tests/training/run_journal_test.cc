@@ -198,7 +198,7 @@ TEST_CASE("the record begins with the step after those that are done") {
                              Start{2, true, 4, {0, 1, 2, 3, 4}},   //
                              Start{0, true, 1, {0, 1}}}) {
     SingleRankJournal run(config_in(folder / "run"));
-    run.rank.request.resume.wanted = start.resumes;
+    run.rank.request.resume.is_wanted = start.resumes;
     printed([&] {
       run.rank.open(start.done);
       // The evaluation before the first step belongs to step 1.
