@@ -116,7 +116,7 @@ std::vector<PartRun> runs_of(const std::vector<ModelTensorInFile>& parts) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_intervals(part.location, 0, elements, [&](const StoredInterval& interval) {
+    visit_stored_intervals(part.location, 0, elements, [&](const StoredTensorInterval& interval) {
       runs.push_back({&part, interval.position, interval.position + interval.end - interval.begin,
                       interval.begin});
     });
@@ -250,7 +250,7 @@ class ShardWriter {
     const auto put = [&](const ExportPiece& piece, const ModelTensorInFile& part) {
       const std::span<const float> values = read(piece);
       visit_transposed_intervals(
-          part.location, part.shape, piece.begin, piece.end, [&](const TransposedInterval& run) {
+          part.location, part.shape, piece.begin, piece.end, [&](const TransposedRowInterval& run) {
             for (int64_t i = 0; i < run.count; ++i)
               whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];

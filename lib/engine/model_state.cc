@@ -104,25 +104,25 @@ std::string ModelState::kind_of(int32_t state) const {
   return state < 0 ? "param" : options_.optimizer_states[static_cast<size_t>(state)].name;
 }
 
-DType ModelState::dtype(const StatePiece& piece) const {
+DType ModelState::dtype(const UnitStatePiece& piece) const {
   return program_.at(piece.range.buffer).format.dtype;
 }
 
-DType ModelState::stored_dtype(const StatePiece& piece) const {
-  for (const StatePiece& other : pieces_)
-    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) &&
+DType ModelState::stored_dtype(const UnitStatePiece& piece) const {
+  for (const UnitStatePiece& other : pieces_)
+    if (other.state == (piece.state < 0 ? UnitStatePiece::kParam : piece.state) &&
         other.unit == piece.unit)
       return dtype(other);
   return dtype(piece);
 }
 
-const PackedFormat& ModelState::packed(const StatePiece& piece) const {
+const PackedFormat& ModelState::packed(const UnitStatePiece& piece) const {
   return program_.at(piece.range.buffer).format.packed;
 }
 
 /// Leaves out tensors that do not have the piece's state: a unit may have tensors with and without
 /// it.
-std::vector<TensorSlice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
+std::vector<TensorSlice> ModelState::slices_of(const UnitStatePiece& piece, int64_t begin,
                                                int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
   std::vector<TensorSlice> slices = slices_in(partition_.unit(piece.unit), begin, end);
@@ -136,7 +136,7 @@ std::vector<TensorSlice> ModelState::slices_of(const StatePiece& piece, int64_t 
   return slices;
 }
 
-TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const {
+TensorInfo ModelState::stored_tensor(const UnitStatePiece& piece, TensorId id) const {
   TensorInfo stored = model_.tensor(id);
   if (piece.straddling >= 0) {
     stored.local = whole_box(stored.shape);
@@ -148,18 +148,18 @@ TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const
   return stored;
 }
 
-int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
+int64_t ModelState::bytes_of(const UnitStatePiece& piece, int64_t elements) const {
   return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
-BufferRange ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
+BufferRange ModelState::range_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const {
   return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
           bytes_of(piece, end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, converted from `source`. They are whole sectors if the
 /// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
-void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
+void ModelState::store(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
                        const void* data, std::byte* room) {
   const BufferRange to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
@@ -178,7 +178,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 
 /// Reads elements [begin, end) of the unit in their stored dtype. If they lie on disk and
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
-void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+void ModelState::read_elements(const UnitStatePiece& piece, int64_t begin, int64_t end, void* out,
                                StateReadOptions reading) const {
   const BufferRange from = range_of(piece, begin, end);
   if (!memory_.is_on_disk(program_, from)) return memory_.read(program_, from, out);
@@ -202,8 +202,8 @@ void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t e
   }
 }
 
-void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                                   StateReadOptions reading) const {
+void ModelState::read_elements_f32(const UnitStatePiece& piece, int64_t begin, int64_t end,
+                                   float* out, StateReadOptions reading) const {
   if (dtype(piece) == DType::kF32) return read_elements(piece, begin, end, out, reading);
   if (const PackedFormat& format = packed(piece)) {
     const int64_t first = begin / kPackedRecord * kPackedRecord;
@@ -219,7 +219,7 @@ void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64
 
 /// Fills a piece, in place if its dtype and tier allow it, else chunk by chunk. Chunks set padding
 /// to zero; in place it stays as it is.
-void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
+void ModelState::fill(const UnitStatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
     for (const TensorSlice& slice : slices_of(piece, begin, end)) {
@@ -244,7 +244,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
 }
 
 ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) const {
-  return [&initial](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
+  return [&initial](const UnitStatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -266,7 +266,7 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) co
 
 /// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
 /// scales of the whole tensor.
-void ModelState::pack(const StatePiece& piece, const TensorSlice& slice,
+void ModelState::pack(const UnitStatePiece& piece, const TensorSlice& slice,
                       const InitialWeights& initial) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
@@ -297,7 +297,7 @@ void ModelState::pack(const StatePiece& piece, const TensorSlice& slice,
 }
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
-void ModelState::fill_initial(const StatePiece& piece, const InitialWeights& initial) {
+void ModelState::fill_initial(const UnitStatePiece& piece, const InitialWeights& initial) {
   if (!packed(piece)) return fill(piece, DType::kF32, make_reader(initial));
   const std::vector<TensorSlice> slices =
       slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
@@ -312,20 +312,20 @@ void ModelState::fill_initial(const StatePiece& piece, const InitialWeights& ini
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
 /// needs no work.
-void ModelState::fill_constant(const StatePiece& piece, double number) {
+void ModelState::fill_constant(const UnitStatePiece& piece, double number) {
   if (number == 0.0) return;
   fill(piece, DType::kF32,
-       [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
+       [number](const UnitStatePiece&, const TensorInfo&, const Box& box, void* out) {
          std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
        });
 }
 
 /// Measures the row norms that are the initial DoRA magnitudes, for the pieces of this rank that
 /// are filled from `initial` (`is_read`).
-void ModelState::measure_row_norms(InitialWeights& initial,
-                                   const std::function<bool(const StatePiece&)>& is_read) const {
+void ModelState::measure_row_norms(
+    InitialWeights& initial, const std::function<bool(const UnitStatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (!is_read(piece)) continue;
     for (const TensorSlice& slice :
          slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
@@ -346,8 +346,8 @@ void ModelState::measure_row_norms(InitialWeights& initial,
 
 void ModelState::load(InitialWeights initial) {
   initial.check_fit(model_);
-  measure_row_norms(initial, [](const StatePiece& piece) { return piece.state < 0; });
-  for (const StatePiece& piece : pieces_) {
+  measure_row_norms(initial, [](const UnitStatePiece& piece) { return piece.state < 0; });
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.state < 0)
       fill_initial(piece, initial);
     else
@@ -360,13 +360,13 @@ void ModelState::load(InitialWeights initial) {
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
   std::vector<StateConversion> conversions = checkpoint.check_states(states());
   initial.check_fit(model_);
-  measure_row_norms(initial, [&](const StatePiece& piece) { return !trains(piece); });
-  const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+  measure_row_norms(initial, [&](const UnitStatePiece& piece) { return !trains(piece); });
+  const ReadTensor read = [&](const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
-    checkpoint.read(
-        StateSlice{tensor.name, kind_of(piece.state), stored_dtype(piece), tensor.shape, box, out});
+    checkpoint.read(StateTensorSlice{tensor.name, kind_of(piece.state), stored_dtype(piece),
+                                     tensor.shape, box, out});
   };
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (trains(piece))
       fill(piece, stored_dtype(piece), read);
     else
@@ -377,15 +377,15 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWei
   return conversions;
 }
 
-std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
+std::vector<StateTensorSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return saved_slices({.sectors = sectors});
 }
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
 /// elsewhere on the disk.
-std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+std::vector<StateTensorSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_main_memory;
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
     const BufferRange from = range_of(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
@@ -408,9 +408,9 @@ void ModelState::release_snapshot() {
   memory_.end_disk_snapshot();
 }
 
-std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const {
-  std::vector<StateSlice> mine;
-  for (const StatePiece& piece : pieces_) {
+std::vector<StateTensorSlice> ModelState::saved_slices(StateReadOptions reading) const {
+  std::vector<StateTensorSlice> mine;
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
     for (const TensorSlice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
       const TensorInfo tensor = stored_tensor(piece, slice.tensor);
@@ -425,11 +425,12 @@ std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const
   return mine;
 }
 
-/// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit. It
-/// refers to the state itself, or to the copy in the snapshot.
-StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first, StateReadOptions reading) const {
-  StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
+/// Makes the StateTensorSlice of `box` of the tensor, which begins at element `first` of the unit.
+/// It refers to the state itself, or to the copy in the snapshot.
+StateTensorSlice ModelState::saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
+                                         const Box& box, int64_t first,
+                                         StateReadOptions reading) const {
+  StateTensorSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.is_on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
@@ -492,17 +493,17 @@ int64_t ModelState::gather_bytes(int64_t elements) const {
       std::any_of(holders_.begin(), holders_.end(),
                   [](const UnitHolders& holders) { return holders.split_ranks > 1; });
   int64_t bytes = 0;
-  for (const StatePiece& piece : pieces_)
-    if (piece.state == StatePiece::kParam && dtype(piece) != DType::kF32)
+  for (const UnitStatePiece& piece : pieces_)
+    if (piece.state == UnitStatePiece::kParam && dtype(piece) != DType::kF32)
       bytes = std::max(bytes, packed(piece) ? packed(piece).bytes(elements + kPackedRecord)
                                             : elements * dtype_bytes(dtype(piece)));
   return bytes + (divided ? elements * dtype_bytes(DType::kF32) : 0);
 }
 
 /// Returns the parameters of a unit that this rank holds.
-const StatePiece& ModelState::parameters_of(UnitId unit) const {
-  for (const StatePiece& piece : pieces_)
-    if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
+const UnitStatePiece& ModelState::parameters_of(UnitId unit) const {
+  for (const UnitStatePiece& piece : pieces_)
+    if (piece.state == UnitStatePiece::kParam && piece.unit == unit) return piece;
   bug(cat("this rank holds no parameters of unit ", unit));
 }
 

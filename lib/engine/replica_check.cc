@@ -129,17 +129,19 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   const std::vector<OptimizerStateSpec>& states = plan.options.state.optimizer_states;
   std::map<std::tuple<int32_t, bool, int>, HashedStateSet> sets;
-  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(states.size()); ++state)
+  for (int32_t state = UnitStatePiece::kWorking; state < static_cast<int32_t>(states.size());
+       ++state)
     for (const bool cut : {false, true})
       for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
-  for (const StatePiece& piece : plan.train.pieces) {
+  for (const UnitStatePiece& piece : plan.train.pieces) {
     if (memory_.is_on_disk(program_, piece.range)) continue;
     const Unit& unit = plan.partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded_numel;
     const std::string kind = piece.state >= 0 ? states[static_cast<size_t>(piece.state)].name
-                             : piece.state == StatePiece::kParam ? "parameters"
-                                                                 : "working copy of the parameters";
+                             : piece.state == UnitStatePiece::kParam
+                                 ? "parameters"
+                                 : "working copy of the parameters";
     if (piece.straddling >= 0) {
       HashedStateSet& all = sets[{piece.state, false, 2}];
       const std::string& name = model.tensor(piece.straddling).name;

@@ -206,9 +206,9 @@ inline Sharding shard_units(const Partition& partition, const StateOptions& stat
           state.zero_stage < 3};
 }
 
-/// StatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a
+/// UnitStatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a
 /// unit.
-struct StatePiece {
+struct UnitStatePiece {
   /// The tensor whose scales the piece holds, if the tensor straddles blocks; else -1. Such a piece
   /// holds all scales of the tensor, and [begin, end) counts the elements of the whole tensor
   /// instead of the unit.

@@ -188,7 +188,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
       if (unit.trainable) masters.emplace(slice.tensor, master_dtype(unit, options));
   std::vector<StoredState> saved;
   for (const auto& [tensor, dtype] : masters) {
-    saved.push_back({tensor, StatePiece::kParam, dtype});
+    saved.push_back({tensor, UnitStatePiece::kParam, dtype});
     for (size_t state = 0; state < options.optimizer_states.size(); ++state) {
       const OptimizerStateSpec& spec = options.optimizer_states[state];
       if (options.has_state(model.tensor(tensor), spec))

@@ -127,7 +127,7 @@ std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescr
                                                                 const OptimizerConfig& optimizer);
 
 /// StoredState is a state of a trained tensor, as checkpoints store it. `state` has the same
-/// meaning as in StatePiece.
+/// meaning as in UnitStatePiece.
 struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;

@@ -94,7 +94,7 @@ class StepBuilder {
         placement_(program_, model, partition, options.state, trains_ ? options.micro_batches : 0),
         parameters_(program_, placement_),
         gradients_(program_, model, options.state, placement_),
-        pieces_(list_state_pieces(program_, model, options.state, placement_)) {
+        pieces_(list_unit_state_pieces(program_, model, options.state, placement_)) {
     program_.name = std::move(name);
     const bool separate_weight_grads = has_input_grads(actions_);
     for (const LayerGraph& graph : model.graphs)
@@ -206,7 +206,7 @@ class StepBuilder {
   const UnitPlacement placement_;
   ParameterUses parameters_;
   GradientReducer gradients_;
-  std::vector<StatePiece> pieces_;
+  std::vector<UnitStatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   /// The units that each layer's lists read, found when first asked for.
   std::map<std::pair<size_t, InstrKind>, std::set<UnitId>> units_read_;

@@ -40,7 +40,7 @@ struct StepOptions {
 /// StepProgram holds a program, and the pieces of the model's state in its persistent buffers.
 struct StepProgram {
   Program program;
-  std::vector<StatePiece> pieces;
+  std::vector<UnitStatePiece> pieces;
   std::vector<UnitHolders> holders;
 };
 

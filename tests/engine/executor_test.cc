@@ -227,10 +227,10 @@ TEST_CASE(
                 1e-5 * one.result.gradient_norm,
             "the gradient norm equals the single rank's");
     // Each rank holds the whole model, although it saves only half of it.
-    for (const StatePiece& piece : fixture.plan.train.pieces) {
+    for (const UnitStatePiece& piece : fixture.plan.train.pieces) {
       const auto* mine = reinterpret_cast<const float*>(
           fixture.memory.at(fixture.plan.train.program, piece.range));
-      for (const StatePiece& other : single.plan.train.pieces) {
+      for (const UnitStatePiece& other : single.plan.train.pieces) {
         if (other.state != piece.state || other.unit != piece.unit) continue;
         const auto* theirs = reinterpret_cast<const float*>(
             single.memory.at(single.plan.train.program, other.range));

@@ -162,7 +162,7 @@ TEST_CASE(
       if (step <= 5) testing::train_step(fixture, step);
       check.check(step);
       const int culprit = static_cast<int>(random() % 3);
-      const StatePiece& piece =
+      const UnitStatePiece& piece =
           fixture.plan.train.pieces[random() % fixture.plan.train.pieces.size()];
       const std::vector<TensorSlice> slices =
           slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end);

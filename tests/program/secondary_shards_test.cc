@@ -227,7 +227,7 @@ std::string outcome(const StepCase& step_case, std::vector<StepProgram> steps,
                             of.mesh.grid());
     interpreter.load();
     for (int step = 0; step < 2 && fault.empty(); ++step) fault = interpreter.run(random);
-    return interpreter.state(StatePiece::kParam, fault);
+    return interpreter.state(UnitStatePiece::kParam, fault);
   };
   std::string fault;
   const StepCase oracle = plain(step_case);

@@ -70,12 +70,12 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const auto& [step_case, steps] = built_step_case(round);
     INFO(step_case.text());
-    for (int32_t state = StatePiece::kParam;
+    for (int32_t state = UnitStatePiece::kParam;
          state < std::ssize(step_case.options.state.optimizer_states); ++state) {
       std::vector<Coverage> saved(static_cast<size_t>(step_case.mesh.tensor),
                                   Coverage(step_case.built.partition));
       for (size_t r = 0; r < steps.size(); ++r)
-        for (const StatePiece& piece : steps[r].pieces) {
+        for (const UnitStatePiece& piece : steps[r].pieces) {
           if (piece.state != state) continue;
           REQUIRE(piece.begin <= piece.saved.begin);
           REQUIRE(piece.saved.end <= piece.end);
@@ -85,11 +85,11 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
       for (const Coverage& of_tensor_rank : saved) REQUIRE(of_tensor_rank.all(1));
     }
     for (const StepProgram& step : steps)
-      for (const StatePiece& piece : step.pieces) {
+      for (const UnitStatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
         REQUIRE(buffer.persistent_kind);
         REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.format.dtype));
-        if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
+        if (piece.state == UnitStatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
       }
   }
 }
@@ -109,7 +109,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
     const StateOptions& state = step_case.options.state;
     std::map<std::pair<int32_t, UnitId>, int64_t> held;
     for (const StepProgram& step : steps)
-      for (const StatePiece& piece : step.pieces)
+      for (const UnitStatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : step_case.built.partition.units) {
       const bool sharded =
@@ -203,7 +203,7 @@ std::string text_of_state(const StepProgram& step) {
   };
   rename("(data+context)", "data");
   rename("data+context", "data");
-  for (const StatePiece& piece : step.pieces)
+  for (const UnitStatePiece& piece : step.pieces)
     text += cat("state ", piece.state, " of unit ", piece.unit, " from ", piece.begin, " to ",
                 piece.end, ", saved from ", piece.saved.begin, " to ", piece.saved.end, " in ",
                 piece.range.buffer, "+", piece.range.offset, ", copied to ", piece.snapshot.offset,
@@ -280,8 +280,8 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
     const auto is_frozen = [&](int32_t unit) {
       return unit >= 0 && !step_case.built.partition.unit(unit).trainable;
     };
-    for (const StatePiece& piece : step.pieces)
-      if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
+    for (const UnitStatePiece& piece : step.pieces)
+      if (is_frozen(piece.unit)) REQUIRE(piece.state == UnitStatePiece::kParam);
     int64_t trained = 0;
     for (const Unit& unit : step_case.built.partition.units)
       trained += unit.trainable ? unit.padded_numel + kUnitBlock * step_case.mesh.shards : 0;

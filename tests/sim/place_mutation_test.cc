@@ -38,11 +38,11 @@ std::string saved_fault(const StepCase& step_case, const std::vector<StepProgram
   const auto states = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
   for (int tensor = 0; tensor < step_case.mesh.tensor; ++tensor)
     for (const Unit& unit : step_case.built.partition.units)
-      for (int32_t state = StatePiece::kParam; state < states; ++state)
+      for (int32_t state = UnitStatePiece::kParam; state < states; ++state)
         saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded_numel), 0);
   for (size_t rank = 0; rank < steps.size(); ++rank)
-    for (const StatePiece& piece : steps[rank].pieces) {
-      if (piece.state == StatePiece::kWorking) continue;
+    for (const UnitStatePiece& piece : steps[rank].pieces) {
+      if (piece.state == UnitStatePiece::kWorking) continue;
       auto& counts =
           saved.at({static_cast<int>(rank) % step_case.mesh.tensor, piece.unit, piece.state});
       for (int64_t e = piece.saved.begin; e < piece.saved.end; ++e)
