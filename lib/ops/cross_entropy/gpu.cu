@@ -288,7 +288,8 @@ void add_losses(const AddLossesArguments& a, cudaStream_t stream) {
          a.first_label, a.end_label);
 }
 
-void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
+void vocabulary_statistics(const VocabularyChunkArguments& v, float* statistics,
+                           cudaStream_t stream) {
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
     launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
@@ -299,10 +300,10 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
 void vocabulary_loss(DType dtype, const VocabularyLossArguments& l, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
-           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
-           l.of.own_rows, l.of.first_row, l.of.all_rows, l.ranks, LogitCap{l.of.softcap},
-           l.scalars);
+    launch({blocks(l.chunk.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.chunk.logits,
+           l.chunk.labels, l.statistics, l.chunk.label_logit, l.losses, l.correct,
+           l.chunk.vocabulary, l.chunk.own_rows, l.chunk.first_row, l.chunk.all_rows, l.ranks,
+           LogitCap{l.chunk.softcap}, l.scalars);
   });
 }
 

@@ -40,10 +40,10 @@ struct AddLossesArguments {
   int64_t first_label, end_label;
 };
 void add_losses(const AddLossesArguments& a, cudaStream_t stream);
-/// VocabularyRows describes a chunk of the head on one of several ranks. The rank has rows
-/// [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first own_rows
-/// are padding.
-struct VocabularyRows {
+/// VocabularyChunkArguments describes a chunk of the head on one of several ranks. The rank has
+/// rows [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first
+/// own_rows are padding.
+struct VocabularyChunkArguments {
   const int32_t* labels;
   /// The logits F32[rows, vocabulary].
   float* logits;
@@ -56,10 +56,11 @@ struct VocabularyRows {
 };
 /// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to
 /// the logits of other rows, in place.
-void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
+void vocabulary_statistics(const VocabularyChunkArguments& v, float* statistics,
+                           cudaStream_t stream);
 /// VocabularyLossArguments holds the arguments of vocabulary_loss().
 struct VocabularyLossArguments {
-  VocabularyRows of;
+  VocabularyChunkArguments chunk;
   /// The statistics of all ranks, F32[ranks * rows, 2].
   const float* statistics;
   int64_t ranks;
