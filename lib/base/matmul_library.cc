@@ -51,7 +51,7 @@ Error matmul_library_error(MatmulLibrary library, const std::string& why) {
   return Error(
       ExitCode::kEnvironment,
       cat("kernels.products is ", matmul_library_name(library), ", which cannot be loaded: ", why),
-      "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
+      "install it (scripts/setup.sh does), or set kernels.products: auto or mkl");
 }
 
 void check_matmul_library(MatmulLibrary library) {

@@ -498,7 +498,7 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = {"data": {"train": str(path), **NO_SHUFFLE}, "dataloader_drop_last": True}
         message = (f"{path}: gives 3 sequences, fewer than one global batch of 4, and "
                    "dataloader_drop_last leaves out what does not fill one\n  remedy: set "
-                   "dataloader_drop_last to false, use a smaller batch, or use more text\n")
+                   "dataloader_drop_last: false, use a smaller batch, or use more text\n")
         refused("few-rows", 4, f"ftrun: {message}", **changes)
         expect(ftrun("check", "--config", job.config("few-rows-check", **changes), "--data", "-q"),
                4,
