@@ -18,7 +18,7 @@
 #include "engine.h"
 #include "machine/machine_file.h"
 #include "new_file_checks.h"
-#include "report/load_watch.h"
+#include "report/cpu_load_watch.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
@@ -42,7 +42,7 @@ std::string default_output_path() {
 
 /// Warns if other programs or other virtual machines used this machine's cores, because they make
 /// every measurement worse.
-void warn_of_load(const LoadShares& load) {
+void warn_of_load(const CpuLoadShares& load) {
   constexpr double kMuch = 0.2;
   const double cores =
       (load.other_programs + load.stolen) * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
@@ -68,7 +68,7 @@ int bench_command(const BenchOptions& options) {
                              .cpu_model = host.cpu_model,
                              .measured_on = utc_now(),
                              .report_progress = [](const std::string& line) { log_notice(line); }};
-  const LoadWatch load(1, read_cpu_times_with_children);
+  const CpuLoadWatch load(1, read_cpu_times_with_children);
   const std::string text = machine_yaml(bench_with_engine(request));
   warn_of_load(load.shares());
   parse_machine(path, text);

@@ -45,9 +45,9 @@ struct LoadReport {
   std::vector<ResolvedLine> notices;
   /// All errors of `errors`, each with its position.
   std::vector<Problem> problems;
-  /// The config itself has an error, not only the model or the data that it names.
+  /// Says whether the config itself has an error, not only the model or the data that it names.
   bool has_config_errors = false;
-  /// The model, or the data, has an error.
+  /// Says whether the model, or the data, has an error.
   bool has_model_errors = false;
   bool has_data_errors = false;
 

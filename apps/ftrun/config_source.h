@@ -23,12 +23,14 @@ struct ConfigSource {
   std::vector<ConfigText> texts;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
-  /// The command also reads the headers of the model's weights and of the data files.
+  /// Says whether the command also reads the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
-  /// The run in output_dir is resumed, and keeps the commits of Hub inputs with which it began.
+  /// Says whether the run in output_dir is resumed, and keeps the commits of Hub inputs with which
+  /// it began.
   bool resumes = false;
-  /// The config is only planned: the model's config.json is sufficient, and data may be missing.
+  /// Says whether the config is only planned: the model's config.json is sufficient, and data may
+  /// be missing.
   bool plans_only = false;
   /// The model, if it is not read from the folder of the config.
   std::optional<ModelConfig> model;

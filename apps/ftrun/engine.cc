@@ -51,7 +51,7 @@ std::string library_path(const char* name) {
 /// Handles termination while LibTorch is being loaded. LibTorch allocates memory then, and
 /// exceptions of its initializers cannot be caught.
 [[noreturn]] void on_terminate_while_loading() {
-  if (!lacks_memory(std::current_exception())) std::abort();
+  if (!is_out_of_memory(std::current_exception())) std::abort();
   std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n",
                more_memory_remedy());
   ::_exit(static_cast<int>(ExitCode::kEnvironment));
@@ -76,7 +76,7 @@ void* open_engine(const std::string& path) {
   std::set_terminate(before);
   if (engine != nullptr) return engine;
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
-              loader_lacks_memory(why)
+              loader_is_out_of_memory(why)
                   ? more_memory_remedy()
                   : "install ftrun again together with its LibTorch; a build tree "
                     "needs its .venv, which contains LibTorch");

@@ -293,7 +293,7 @@ struct FoundLayout {
 std::string left_out_text(const FoundLayout& tried) {
   const PlannedLayout& smallest = *tried.result.least_memory;
   return cat(tried.variant->name, " would need at least ", rank_memory_text(smallest.memory),
-             " per rank", tried.result.proved ? "" : ", among the layouts that were checked");
+             " per rank", tried.result.is_proved ? "" : ", among the layouts that were checked");
 }
 
 std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachine& machine,
@@ -313,7 +313,8 @@ std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachi
           "; learning rate ", number_text(found.variant->learning_rate), "."),
       cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
-          found.result.proved ? "no other layout is faster" : "the fastest of those checked", "."),
+          found.result.is_proved ? "no other layout is faster" : "the fastest of those checked",
+          "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
           format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
           " (rates: ", machine.source, ")."),

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/weight_conversion.h"
 #include "inputs/export_options.h"
-#include "inputs/row_lengths.h"
+#include "inputs/row_norms.h"
 #include "inputs/weights_check.h"
 
 namespace ftrun {
@@ -104,7 +104,7 @@ class AdapterMerge {
     std::vector<float> magnitudes(factors_.size());
     require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes),
             "the adapter has its magnitudes");
-    row_lengths(base_, module_ + ".weight", rows_, 0, factors_);
+    row_norms(base_, module_ + ".weight", rows_, 0, factors_);
     for (size_t o = 0; o < factors_.size(); ++o)
       factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
   }

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/limit_remedies.h"
-#include "checkpoint/space.h"
+#include "checkpoint/disk_space.h"
 #include "inputs/export_options.h"
 #include "program/memory_plan.h"
 #include "report/run_folder.h"
@@ -22,8 +22,8 @@ void check_writable(const RunPaths& paths) {
   }
 }
 
-SpaceNeeds space_needs(const Config& config, const RunPaths& paths, const StepPlan& plan) {
-  SpaceNeeds wanted;
+DiskSpaceNeeds disk_space_needs(const Config& config, const RunPaths& paths, const StepPlan& plan) {
+  DiskSpaceNeeds wanted;
   wanted.checkpoints = paths.checkpoints();
   wanted.checkpoint_bytes = checkpoint_bytes(plan);
   wanted.keep_last = config.checkpoint.keep_last;
@@ -42,7 +42,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   const RunPaths paths(config.output_dir);
   refuse_non_folder(paths.root());
   check_writable(paths);
-  SpaceNeeds space = space_needs(config, paths, plan);
+  DiskSpaceNeeds space = disk_space_needs(config, paths, plan);
   space.file_size_limit = file_size_limit();
   // Each rank writes one file of a checkpoint.
   space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
@@ -60,7 +60,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     space.largest_file_bytes =
         std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
   }
-  return check_space(posix_files(), space);
+  return check_disk_space(posix_files(), space);
 }
 
 }  // namespace ftrun

@@ -31,8 +31,8 @@
 #include "plan_time.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
+#include "program/memory_savings.h"
 #include "program/plan_notes.h"
-#include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "resource_checks.h"
@@ -53,7 +53,7 @@ struct PlanOptions {
   /// The bytes of each kind of memory that a rank may use; 0: no limit.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// The plan is for a machine of CPUs, so `device_memory` holds the host tier too.
+  /// Says whether the plan is for a machine of CPUs, so `device_memory` holds the host tier too.
   bool shares_memory = false;
   int64_t nodes = 1;
   TimeOptions time;
@@ -279,7 +279,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = shown_program(options, plan);
   const ClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
-  class_plans.require_sound();
+  class_plans.require_no_faults();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
     std::cout << program_text(program);

@@ -97,7 +97,7 @@ Json print_textbook_figures(const std::vector<MemoryTableRow>& rows, double para
   std::vector<std::vector<std::string>> cells;
   for (const TextbookMemory& stated : kTextbookMemory) {
     const double formula =
-        formula_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
+        textbook_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
         kTextbookActivations;
     const MemoryTableRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
@@ -153,7 +153,7 @@ std::vector<MemoryTableModel> models_of(const MemoryTableOptions& options) {
   if (!options.model.size.empty()) return {memory_table_model(options.model.size)};
   if (options.model.model.empty()) return textbook_models();
   const NamedModel named = read_named_model(options.model);
-  const ModelDescription described = build_model(named.config, {}, Mode::kEvaluate);
+  const ModelDescription described = build_model(named.config, {}, GraphMode::kEvaluate);
   return {{named.name, count_parameters(described).total, named.config}};
 }
 

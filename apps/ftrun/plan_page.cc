@@ -32,7 +32,7 @@ using Json = nlohmann::ordered_json;
 /// holds.
 constexpr size_t kMaxStages = 16, kMaxBlocks = 40'000, kMaxMoments = 6'400;
 
-PageParts plan_parts() {
+PageSources plan_page_sources() {
   return {kPlanPage, kPlanStyle, kPlanScript};
 }
 
@@ -137,7 +137,8 @@ Json tier_json(const RankTimeline& rank, Tier tier, const TierPlan& plan, int64_
 
 void check_plan_page_path(const std::string& path) {
   refuse_standard_output("--html", path);
-  refuse_foreign_page(path, plan_parts(), "a page of ftrun plan's", "for the page (--html FILE)");
+  refuse_foreign_page(path, plan_page_sources(), "a page of ftrun plan's",
+                      "for the page (--html FILE)");
   check_writable_folder("--html", path);
 }
 
@@ -215,7 +216,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"search", std::move(page.search)}};
   // The path is checked again, because another file may have been made there while the search ran.
   check_plan_page_path(path);
-  write_file_atomic(posix_files(), path, fill_page(plan_parts(), data));
+  write_file_atomic(posix_files(), path, fill_page(plan_page_sources(), data));
   std::cout << "wrote " << terminal_text(path) << '\n';
 }
 

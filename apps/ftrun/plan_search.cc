@@ -146,9 +146,9 @@ void check_found_layout(const SearchTask& task, const SearchResult& result) {
   const int64_t budget = device_memory_budget(task, ranks_per_node(smallest.layout, task.nodes));
   std::string text =
       cat("none of ",
-          result.proved ? cat(result.counts.allowed, " layouts")
-                        : cat("the ", result.counts.planned, " layouts planned so far (of ",
-                              result.counts.allowed, ")"),
+          result.is_proved ? cat(result.counts.allowed, " layouts")
+                           : cat("the ", result.counts.planned, " layouts planned so far (of ",
+                                 result.counts.allowed, ")"),
           " fits on ", machine, ": the smallest layout needs ", rank_memory_text(smallest.memory),
           " per rank; a rank may use ", human_bytes(budget));
   if (smallest.memory.device > budget)
@@ -178,7 +178,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
                 const SearchTask& task, const SearchResult& result,
                 const nlohmann::ordered_json& search) {
   const PlannedLayout& best = result.ranking.front();
-  const Config config = std::get<Config>(try_layout(task, best.layout));
+  const Config config = std::get<Config>(resolve_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans class_plans(config, task.model, 0, own);
   StepTimeline timeline;
@@ -224,7 +224,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
             requested.what_if.empty() ? "." : cat(", if ", requested.what_if, ".")),
         cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",
             rank_memory_text(best.memory), ". ",
-            result.proved ? "No other layout takes less." : "Others may take less."),
+            result.is_proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
     for (const CommonSettingComparison& one : result.common_settings)
       why.push_back(cat("  ", one.setting, ": ", why_not_text(task, result, one)));

@@ -206,10 +206,10 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
          "\n" + format_table(headers, rows);
 }
 
-std::string savings_text(const std::vector<Saving>& savings) {
+std::string savings_text(const std::vector<MemorySaving>& savings) {
   if (savings.empty()) return "";
   std::vector<std::vector<std::string>> rows;
-  for (const Saving& saving : savings)
+  for (const MemorySaving& saving : savings)
     rows.push_back({saving.change, std::to_string(saving.bytes), human_bytes(saving.bytes)});
   return "memory that each change alone would save\n" + format_table({"change", "bytes", ""}, rows);
 }

@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "program/memory_plan.h"
-#include "program/savings.h"
+#include "program/memory_savings.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -17,6 +17,6 @@ std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters);
 /// master copy, next to the plan's numbers.
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory);
 
-std::string savings_text(const std::vector<Saving>& savings);
+std::string savings_text(const std::vector<MemorySaving>& savings);
 
 }  // namespace ftrun

@@ -9,7 +9,7 @@
 #include "base/round_up.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
-#include "program/savings.h"
+#include "program/memory_savings.h"
 #include "program/step_plan.h"
 #include "storage/swap_folder.h"
 

@@ -96,7 +96,7 @@ std::string search_counts_text(const SearchTask& task, const SearchResult& resul
           counts.stopped > 0 ? cat(", ", counts.stopped, " stopped for lack of time") : "", "\n");
   if (result.ranking.empty()) return text;
   const double best = result.ranking.front().time->seconds;
-  if (result.proved) return text + "proved: no other layout takes less\n";
+  if (result.is_proved) return text + "proved: no other layout takes less\n";
   if (counts.untimed > 0)
     text += cat("not proved: ", count_text(counts.untimed, "layout"),
                 " that fit could not be timed: ", first_line(result.untimed_reason), "\n");
@@ -180,7 +180,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"planned", counts.planned},
             {"given_up", counts.stopped},
             {"pruned", counts.pruned}}},
-          {"proved", result.proved},
+          {"proved", result.is_proved},
           {"least_seconds", is_bound ? result.min_other_seconds : 0.0},
           {"layouts", layouts},
           {"why_not", choices}};

@@ -41,8 +41,8 @@ struct TrainOptions {
 ResumeRequest resume_request(const TrainOptions& options) {
   ResumeRequest request;
   request.allowed = options.allowed;
-  request.wanted = !options.resume.empty();
-  if (!request.wanted || options.resume == "auto") return request;
+  request.is_wanted = !options.resume.empty();
+  if (!request.is_wanted || options.resume == "auto") return request;
   try {
     size_t used = 0;
     request.step = std::stoll(options.resume, &used);
@@ -67,7 +67,7 @@ int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedCon
   request.ranks = ranks_of_restart(launch);
   request.stop_lead = options.stop_lead;
   request.build = build_info();
-  request.terminal = std::getenv(launch_variables::kTerminal) != nullptr;
+  request.draws_live_line = std::getenv(launch_variables::kTerminal) != nullptr;
   return train_with_engine(request);
 }
 
@@ -110,7 +110,7 @@ int train_command(const TrainOptions& options) {
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   const ResumeRequest resume = resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume, launch).wanted;
+  source.resumes = resume_of_restart(resume, launch).is_wanted;
   LoadedConfig loaded = load_source(source, launch);
   const int restarts = options.restarts.value_or(0);
   const bool needs_supervisor = launch.nodes == 1 && restarts > 0;

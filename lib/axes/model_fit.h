@@ -20,7 +20,7 @@ struct ModelFitProblem {
 struct ModelFitCheck {
   /// Returns why the model does not fit the axis; nothing if it fits.
   std::optional<ModelFitProblem> (*find_problem)(const Config&, const ModelConfig&);
-  /// The check also runs if the config's own keys contradict each other.
+  /// Says whether the check also runs if the config's own keys contradict each other.
   bool runs_despite_errors;
 };
 namespace model_fit_checks {

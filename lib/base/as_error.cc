@@ -36,7 +36,7 @@ Error as_error(const std::exception& exception) {
   return {ExitCode::kBug, cat("internal error: ", first_line(exception.what()))};
 }
 
-bool lacks_memory(const std::exception_ptr& thrown) {
+bool is_out_of_memory(const std::exception_ptr& thrown) {
   if (!thrown) return false;
   try {
     std::rethrow_exception(thrown);

@@ -13,6 +13,6 @@ Error as_error(const std::exception& exception);
 
 /// Returns whether an exception was thrown because memory ran out; false for no exception. A
 /// terminate handler may call it.
-bool lacks_memory(const std::exception_ptr& thrown);
+bool is_out_of_memory(const std::exception_ptr& thrown);
 
 }  // namespace ftrun

@@ -23,8 +23,8 @@ Box whole_box(const std::vector<int64_t>& shape);
 bool holds(const Box& box, const Box& part);
 
 /// Cuts elements [begin, end) of the box's own row-major order into boxes of the tensor, in that
-/// order. Each box is contiguous. Whole rows make one box; other ranges make at most 2 dimensions -
-/// 1 boxes.
+/// order. Each box is contiguous. Whole rows make one box; other ranges of a tensor of d dimensions
+/// make at most 2 * d - 1 boxes.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
 /// Returns the box of the elements that `a` and `b` share; nothing if they share none.

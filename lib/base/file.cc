@@ -183,21 +183,21 @@ class PosixFileSystem : public FileSystem {
     const fs::path parent = fs::path(path).parent_path();
     if (!parent.empty() && parent != path && !fs::exists(parent, error))
       make_folder(parent.string());
-    const EntryInFolder to = open_parent(path);
+    const FolderEntry to = open_parent(path);
     if (!to.folder) throw_disk_error(path, "create folder", errno);
     if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
     if (!open_folder_safely(path)) throw_disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
-    const EntryInFolder source = open_parent(from), target = open_parent(to);
+    const FolderEntry source = open_parent(from), target = open_parent(to);
     if (!source.folder || !target.folder ||
         ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(),
                    target.name.c_str()) != 0)
       throw_disk_error(to, "rename", errno);
   }
   bool swap_names(const std::string& a, const std::string& b) override {
-    const EntryInFolder one = open_parent(a), other = open_parent(b);
+    const FolderEntry one = open_parent(a), other = open_parent(b);
     if (one.folder && other.folder) {
       if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(),
                       RENAME_EXCHANGE) == 0)

@@ -43,7 +43,7 @@ struct ResolvedFolder {
   std::string folder;
   /// The snapshot's commit; "" for a folder that was named by its path.
   std::string commit;
-  /// Says that the cache also has a repository of this name, but the local folder with that
+  /// Says whether the cache also has a repository of this name, but the local folder with that
   /// relative path was used.
   bool hides_cached = false;
 };

@@ -140,7 +140,7 @@ void check_threads(int count, const std::string& use) {
     throw Error(ExitCode::kEnvironment,
                 cat("cannot start ", count, " threads for ", use, ", only ", threads.size() + 1,
                     ": ", refused),
-                cat(more_threads_remedy(), "; or set \"threads\": ", threads.size() + 1));
+                cat(more_threads_remedy(), "; or set threads: ", threads.size() + 1));
 }
 
 int64_t cpu_seconds_limit() {

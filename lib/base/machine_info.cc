@@ -101,7 +101,7 @@ ProcessMemory read_process_memory() {
   return parse_process_status(read_pseudo_file("/proc/self/status"));
 }
 
-MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second) {
+MachineCpuTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second) {
   // The first line is "cpu user nice system idle iowait irq softirq steal ...", with sums over all
   // cores. The time of virtual machines (guests) is part of user and nice.
   std::istringstream line{std::string(stat.substr(0, stat.find('\n')))};
@@ -120,7 +120,7 @@ MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second)
           .total_seconds = seconds({0, 1, 2, 3, 4, 5, 6, 7})};
 }
 
-MachineTimes read_machine_times() {
+MachineCpuTimes read_machine_times() {
   return parse_machine_stat(read_pseudo_file("/proc/stat"), ::sysconf(_SC_CLK_TCK));
 }
 

@@ -45,9 +45,9 @@ struct ProcessTimes {
   double age_seconds = 0;
 };
 
-/// MachineTimes holds the time that all cores of a machine have worked since it started, in seconds
-/// summed over cores.
-struct MachineTimes {
+/// MachineCpuTimes holds the time that all cores of a machine have worked since it started, in
+/// seconds summed over cores.
+struct MachineCpuTimes {
   double busy_seconds = 0;
   /// Seconds that a hypervisor gave to other virtual machines although this one had work.
   double stolen_seconds = 0;
@@ -57,7 +57,7 @@ struct MachineTimes {
 MachineInfo read_machine();
 ProcessMemory read_process_memory();
 /// Reads the times of all cores; they are all 0 if /proc/stat cannot be read.
-MachineTimes read_machine_times();
+MachineCpuTimes read_machine_times();
 ProcessTimes read_process_times();
 
 /// Parses the text of /proc/cpuinfo. The functions below parse /proc/meminfo, /proc/self/status,
@@ -68,6 +68,6 @@ ProcessMemory parse_process_status(std::string_view status);
 /// Parses /proc/self/stat, whose times are in units of 1 / `ticks_per_second`; age_seconds is left
 /// 0.
 ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second);
-MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second);
+MachineCpuTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second);
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ OpenedLibrary open_matmul_library(MatmulLibrary library) {
   for (const char* const file : files_of(library)) {
     const auto [handle, why] = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return {handle, ""};
-    if (loader_lacks_memory(why))
+    if (loader_is_out_of_memory(why))
       throw Error(ExitCode::kEnvironment,
                   cat(matmul_library_name(library), " cannot be loaded: ", why),
                   more_memory_remedy());
@@ -51,7 +51,7 @@ Error matmul_library_error(MatmulLibrary library, const std::string& why) {
   return Error(
       ExitCode::kEnvironment,
       cat("kernels.products is ", matmul_library_name(library), ", which cannot be loaded: ", why),
-      "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
+      "install it (scripts/setup.sh does), or set kernels.products: auto or mkl");
 }
 
 void check_matmul_library(MatmulLibrary library) {

@@ -13,7 +13,7 @@ struct AddressSpace {
   /// The kind of memory that is limited, with the limit's name: "its address space (ulimit -v)",
   /// "its private memory (ulimit -d)"; "" if nothing is limited.
   std::string limit_name;
-  /// The limit also counts memory that ranks share.
+  /// Says whether the limit also counts memory that ranks share.
   bool bounds_shared = false;
 };
 

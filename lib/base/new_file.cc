@@ -18,7 +18,7 @@ namespace {
 /// Renames a file to an unused name or, if that fails, makes a hard link of that name; returns 0,
 /// or errno. File systems that do not support one of these calls support the other.
 int move_to_new(const std::string& from, const std::string& to) {
-  const EntryInFolder source = open_parent(from), target = open_parent(to);
+  const FolderEntry source = open_parent(from), target = open_parent(to);
   if (!source.folder || !target.folder) return errno;
   if (::renameat2(source.folder.get(), source.name.c_str(), target.folder.get(),
                   target.name.c_str(), RENAME_NOREPLACE) == 0)

@@ -96,13 +96,13 @@ const std::array<float, 256>& dynamic_values() {
   return kValues;
 }
 
-PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t columns)
+PackedScales::PackedScales(const PackedFormat& format, int64_t elements, int64_t columns)
     : format_(format),
       elements_(elements),
       elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
       largest_(static_cast<size_t>(divide_up(elements, elements_per_scale_))) {}
 
-void PackScales::add(std::span<const float> values) {
+void PackedScales::add(std::span<const float> values) {
   const bool int8 = format_.kind == PackedKind::kInt8;
   for (size_t i = 0; i < values.size();) {
     float& largest = largest_[static_cast<size_t>(index_of(added_))];
@@ -117,7 +117,7 @@ void PackScales::add(std::span<const float> values) {
   }
 }
 
-bool PackScales::finish() {
+bool PackedScales::finish() {
   require(added_ == elements_, "all elements were added");
   if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
     return false;
@@ -139,16 +139,16 @@ bool PackScales::finish() {
   return true;
 }
 
-float PackScales::scale(int64_t index) const {
+float PackedScales::scale(int64_t index) const {
   const auto i = static_cast<size_t>(index);
   if (!format_.double_quantized) return largest_[i];
   return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
 }
 
-PackScales scales_of(
+PackedScales scales_of(
     const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
-  PackScales scales(format, tensor.elements, tensor.columns);
+  PackedScales scales(format, tensor.elements, tensor.columns);
   for (int64_t at = 0; at < tensor.elements; at += at_once)
     scales.add(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
@@ -159,7 +159,7 @@ PackScales scales_of(
       "check the model's files");
 }
 
-void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
                  std::span<const float> values, int64_t position, std::byte* records) {
   const auto count = static_cast<int64_t>(values.size());
   require(position % format.block == 0, "a packed range begins on a block");

@@ -36,14 +36,14 @@ const std::array<float, 256>& dynamic_values();
 /// The step of int8 codes: code c in a row whose largest magnitude is m represents c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// PackScales computes the scales of a whole tensor, whose elements it gets once, in order. A rank
-/// packs its part of the tensor with these scales, so the numbers do not depend on the layout of
-/// the ranks. NF4 and double quantization are computed as in bitsandbytes, except for the offset of
-/// scales, which is their mean summed in double precision.
-class PackScales {
+/// PackedScales computes the scales of a whole tensor, whose elements it gets once, in order. A
+/// rank packs its part of the tensor with these scales, so the numbers do not depend on the layout
+/// of the ranks. NF4 and double quantization are computed as in bitsandbytes, except for the offset
+/// of scales, which is their mean summed in double precision.
+class PackedScales {
  public:
   /// Begins the scales of a matrix with `columns` elements a row.
-  PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
+  PackedScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
   /// Adds the next elements of the tensor.
   void add(std::span<const float> values);
@@ -52,7 +52,7 @@ class PackScales {
   bool finish();
 
  private:
-  friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+  friend void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
                           std::span<const float> values, int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
   /// Returns the factor by which unpacking multiplies.
@@ -79,13 +79,14 @@ struct PackedTensor {
 };
 /// Computes the scales of a tensor, reading `at_once` elements at a time. Throws Error(kBadInput)
 /// with the tensor's name if a number is not finite.
-PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
-                     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
+PackedScales scales_of(
+    const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+    const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
 /// Packs elements [element, element + values.size()) of the tensor as the elements from `position`
 /// on of the rank's part, whose first record is at `records`. `element` and `position` must be
 /// multiples of PackedFormat::block.
-void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
+void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
                  std::span<const float> values, int64_t position, std::byte* records);
 
 /// PackedBlock holds the address of a block's codes, and the factor by which unpacking multiplies

@@ -173,10 +173,10 @@ void remove_replaced(FileSystem& files, const std::string& old, const std::strin
   if (!old.empty()) remove_or_warn(files, old, folder, mark, "was replaced; what it was before");
 }
 
-std::optional<Leftover> leftover_of(std::string_view name) {
-  if (auto original = origin_of_unique(name)) return Leftover{*std::move(original), false};
+std::optional<LeftoverFolder> leftover_of(std::string_view name) {
+  if (auto original = origin_of_unique(name)) return LeftoverFolder{*std::move(original), false};
   if (auto original = origin_of_unique(name, kReplaced))
-    return Leftover{*std::move(original), true};
+    return LeftoverFolder{*std::move(original), true};
   return std::nullopt;
 }
 

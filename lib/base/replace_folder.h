@@ -47,18 +47,18 @@ std::optional<FolderIdentity> folder_identity(const std::string& folder);
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);
 
-/// Leftover describes a folder that a killed process left, as read from its name:
+/// LeftoverFolder describes a folder that a killed process left, as read from its name:
 /// "NAME.tmp-1a2b3c4d" is unfinished or was being removed, "NAME.replaced-1a2b3c4d" is complete.
 /// These names are on disk: do not change them.
-struct Leftover {
+struct LeftoverFolder {
   /// The final name, NAME.
   std::string original;
   bool complete = false;
 };
-std::optional<Leftover> leftover_of(std::string_view name);
+std::optional<LeftoverFolder> leftover_of(std::string_view name);
 
 /// IsOurs returns whether ftrun wrote the leftover at `path` and no process is writing it.
-using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
+using IsOurs = std::function<bool(const LeftoverFolder& leftover, const std::string& path)>;
 
 /// Renames complete leftovers below `parent` back to their final names, if these are free, and
 /// removes the others as remove_replaced() does. It touches only leftovers that `is_ours` accepts.

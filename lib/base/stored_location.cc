@@ -53,7 +53,7 @@ void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t
 }
 
 void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64_t end,
-                            const std::function<void(const StoredInterval&)>& visit) {
+                            const std::function<void(const StoredTensorInterval&)>& visit) {
   require(!location.transposed, "rows that lie as they are");
   const int64_t columns = location.shape.size() > 1 ? location.shape[1] : 1;
   if (begin == end) return;
@@ -68,7 +68,7 @@ void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64
 
 void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
                                 int64_t begin, int64_t end,
-                                const std::function<void(const TransposedInterval&)>& visit) {
+                                const std::function<void(const TransposedRowInterval&)>& visit) {
   require(location.transposed && shape.size() == 2, "the matrix lies transposed");
   const int64_t columns = shape[1], stored_columns = location.shape[1];
   for (const Box& box : cut_box(whole_box(shape), begin, end))

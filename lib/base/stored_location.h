@@ -44,25 +44,25 @@ void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit);
 
-/// StoredInterval says that elements [begin, end) of the stored tensor are the elements of the part
-/// from `position` on.
-struct StoredInterval {
+/// StoredTensorInterval says that elements [begin, end) of the stored tensor are the elements of
+/// the part from `position` on.
+struct StoredTensorInterval {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t position = 0;
 
-  bool operator==(const StoredInterval&) const = default;
+  bool operator==(const StoredTensorInterval&) const = default;
 };
 
 /// Calls `visit` for each interval of elements [begin, end) of a tensor that is stored untransposed
 /// at `location`, in order and as few as possible. Positions count from the tensor's first element.
 void visit_stored_intervals(const StoredLocation& location, int64_t begin, int64_t end,
-                            const std::function<void(const StoredInterval&)>& visit);
+                            const std::function<void(const StoredTensorInterval&)>& visit);
 
-/// TransposedInterval is an interval within one row of a stored tensor. The row is a column of a
+/// TransposedRowInterval is an interval within one row of a stored tensor. The row is a column of a
 /// part that is stored transposed: elements [begin, begin + count) of the stored tensor are
 /// elements `position`, `position + step`, ... of the part.
-struct TransposedInterval {
+struct TransposedRowInterval {
   int64_t begin = 0;
   int64_t count = 0;
   int64_t position = 0;
@@ -73,7 +73,7 @@ struct TransposedInterval {
 /// is stored transposed at `location`.
 void visit_transposed_intervals(const StoredLocation& location, const std::vector<int64_t>& shape,
                                 int64_t begin, int64_t end,
-                                const std::function<void(const TransposedInterval&)>& visit);
+                                const std::function<void(const TransposedRowInterval&)>& visit);
 
 /// Reads elements [begin, end) of a tensor of this shape that is stored at `location`: `read(from,
 /// to, out)` fills `out` with elements [from, to) of the stored tensor.
@@ -81,13 +81,13 @@ template <class T, class Read>
 void read_stored(const StoredLocation& location, const std::vector<int64_t>& shape, int64_t begin,
                  int64_t end, std::span<T> out, Read read) {
   if (!location.transposed)
-    return visit_stored_intervals(location, begin, end, [&](const StoredInterval& interval) {
+    return visit_stored_intervals(location, begin, end, [&](const StoredTensorInterval& interval) {
       read(interval.begin, interval.end,
            out.subspan(static_cast<size_t>(interval.position - begin),
                        static_cast<size_t>(interval.end - interval.begin)));
     });
   std::vector<T> column;
-  visit_transposed_intervals(location, shape, begin, end, [&](const TransposedInterval& stored) {
+  visit_transposed_intervals(location, shape, begin, end, [&](const TransposedRowInterval& stored) {
     column.resize(static_cast<size_t>(stored.count));
     read(stored.begin, stored.begin + stored.count, std::span<T>(column));
     int64_t at = stored.position - begin;

@@ -144,13 +144,13 @@ OwnedFd open_folder_safely(const std::string& folder) {
   return at;
 }
 
-EntryInFolder open_parent(const std::string& path) {
+FolderEntry open_parent(const std::string& path) {
   const std::string whole = without_slashes_at_end(path);
   const size_t slash = whole.rfind('/');
   const std::string folder = slash == std::string::npos ? "."
                              : slash == 0               ? "/"
                                                         : whole.substr(0, slash);
-  EntryInFolder found;
+  FolderEntry found;
   found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
   if (found.name.empty()) found.name = ".";  // the root itself
   found.folder = open_folder_safely(folder);
@@ -158,7 +158,7 @@ EntryInFolder open_parent(const std::string& path) {
 }
 
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
-  const EntryInFolder to = open_parent(path);
+  const FolderEntry to = open_parent(path);
   if (!to.folder) return {};
   return OwnedFd(uninterrupted([&] {
     return ::openat(to.folder.get(), to.name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode);
@@ -166,7 +166,7 @@ OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
 }
 
 int remove_tree(const std::string& path) {
-  const EntryInFolder entry = open_parent(path);
+  const FolderEntry entry = open_parent(path);
   if (!entry.folder) return errno == ENOENT ? 0 : errno;
   return remove_entry(entry.folder.get(), entry.name);
 }

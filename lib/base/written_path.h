@@ -23,15 +23,15 @@ bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t u
 /// Error(kEnvironment) for a link that must not be followed.
 OwnedFd open_folder_safely(const std::string& folder);
 
-/// EntryInFolder is an open folder and the name of an entry in it.
-struct EntryInFolder {
+/// FolderEntry is an open folder and the name of an entry in it.
+struct FolderEntry {
   /// The open folder; empty, with errno set, if it could not be opened.
   OwnedFd folder;
   std::string name;
 };
 /// Opens the folder that holds the last name of a path. Throws Error(kEnvironment) as
 /// open_folder_safely() does.
-EntryInFolder open_parent(const std::string& path);
+FolderEntry open_parent(const std::string& path);
 
 /// Opens a file to create or write it, but never through a link of its own name. The result is
 /// empty, with errno set, if that fails; throws Error(kEnvironment) as open_folder_safely() does.

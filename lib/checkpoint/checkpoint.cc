@@ -176,7 +176,7 @@ void Checkpoint::add_states() {
   std::map<std::pair<std::string, std::string>, FoundState> all;
   for (size_t i = 0; i < manifest_.files.size(); ++i)
     for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
-      const SliceRecord& slice = manifest_.files[i].slices[j];
+      const StateSliceRecord& slice = manifest_.files[i].slices[j];
       const StateInfo info{slice.tensor, slice.kind, slice.dtype, slice.tensor_shape};
       FoundState& found =
           all.try_emplace({slice.tensor, slice.kind}, FoundState{info, i, {}}).first->second;
@@ -260,7 +260,7 @@ const SafetensorsFile& Checkpoint::open(size_t i) {
 
 void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   const RankRecord& rank = manifest_.files[i];
-  for (const SliceRecord& slice : rank.slices) {
+  for (const StateSliceRecord& slice : rank.slices) {
     const StoredTensor* info = file.find(slice.entry);
     if (info == nullptr)
       refuse(
@@ -275,7 +275,7 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
 }
 
 void Checkpoint::verify(size_t i, size_t j, uint64_t found) {
-  const SliceRecord& slice = manifest_.files[i].slices[j];
+  const StateSliceRecord& slice = manifest_.files[i].slices[j];
   verified_[i][j] = found == slice.xxh3;
   if (verified_[i][j]) return;
   const std::string part = part_text(slice);
@@ -293,7 +293,7 @@ void Checkpoint::verify_file(size_t i) {
   }
 }
 
-const Checkpoint::StateLocation& Checkpoint::location_of(const StateSlice& slice) const {
+const Checkpoint::StateLocation& Checkpoint::location_of(const StateTensorSlice& slice) const {
   const auto found = states_.find({slice.tensor, slice.kind});
   if (found == states_.end())
     refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
@@ -303,7 +303,7 @@ const Checkpoint::StateLocation& Checkpoint::location_of(const StateSlice& slice
   return found->second;
 }
 
-void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& state) const {
+void Checkpoint::check_matches(const StateTensorSlice& slice, const StateLocation& state) const {
   const StateInfo& stored = state.info;
   const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));
@@ -317,7 +317,7 @@ void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& sta
         kOtherModel);
 }
 
-void Checkpoint::read(const StateSlice& slice) {
+void Checkpoint::read(const StateTensorSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   auto* out = static_cast<std::byte*>(slice.data);
   const auto copy = [&](const StoredBox& stored, const Box& part) {
@@ -334,8 +334,8 @@ void Checkpoint::read(const StateSlice& slice) {
   if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));
 }
 
-void Checkpoint::read(const std::vector<StateSlice>& slices) {
-  for (const StateSlice& slice : slices) read(slice);
+void Checkpoint::read(const std::vector<StateTensorSlice>& slices) {
+  for (const StateTensorSlice& slice : slices) read(slice);
 }
 
 void Checkpoint::close_files() {

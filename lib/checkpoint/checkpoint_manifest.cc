@@ -28,7 +28,7 @@ constexpr size_t kHashDigits = 16;
               "resume from another checkpoint (ftrun verify lists them): this one is damaged");
 }
 
-json slice_json(const SliceRecord& slice) {
+json slice_json(const StateSliceRecord& slice) {
   const Box& box = slice.box;
   return {{"tensor", slice.tensor},      {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
           {"shape", slice.tensor_shape}, {"offset", box.offset}, {"extent", box.extent},
@@ -65,12 +65,12 @@ Box box_from(const json& value, const std::vector<int64_t>& shape, const std::st
 }
 
 /// Returns "tensor.kind": the entry's name of a whole tensor, and the prefix for its parts.
-std::string whole_name(const SliceRecord& slice) {
+std::string whole_name(const StateSliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-SliceRecord slice_from(const json& value, const std::string& file_where) {
-  SliceRecord slice;
+StateSliceRecord slice_from(const json& value, const std::string& file_where) {
+  StateSliceRecord slice;
   slice.tensor = json_text(value, "tensor", file_where);
   const std::string where = cat(file_where, ": tensor \"", printable(slice.tensor), "\"");
   slice.kind = json_text(value, "kind", where);
@@ -215,13 +215,13 @@ std::string format_name(const char* format, int64_t number) {
 
 }  // namespace
 
-SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
-                         std::vector<int64_t> tensor_shape, Box box) {
-  SliceRecord slice{.tensor = std::move(tensor),
-                    .kind = std::move(kind),
-                    .dtype = dtype,
-                    .tensor_shape = std::move(tensor_shape),
-                    .entry_shape = box.extent};
+StateSliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
+                              std::vector<int64_t> tensor_shape, Box box) {
+  StateSliceRecord slice{.tensor = std::move(tensor),
+                         .kind = std::move(kind),
+                         .dtype = dtype,
+                         .tensor_shape = std::move(tensor_shape),
+                         .entry_shape = box.extent};
   slice.entry = whole_name(slice);
   if (box != whole_box(slice.tensor_shape)) {
     std::vector<std::string> ranges;
@@ -233,7 +233,7 @@ SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
   return slice;
 }
 
-std::string part_text(const SliceRecord& slice) {
+std::string part_text(const StateSliceRecord& slice) {
   return slice.entry.substr(whole_name(slice).size());
 }
 

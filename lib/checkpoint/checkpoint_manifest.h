@@ -37,8 +37,8 @@ inline constexpr size_t kMaxStateDimensions = 8;
 /// The maximum size of a checkpoint.json in bytes: a larger file is neither written nor read.
 inline constexpr int64_t kMaxManifest = int64_t{256} << 20;
 
-/// StateSlice is the part of one state tensor that this rank's memory holds.
-struct StateSlice {
+/// StateTensorSlice is the part of one state tensor that this rank's memory holds.
+struct StateTensorSlice {
   /// The name of the model's tensor, as in its safetensors files.
   std::string tensor;
   /// The kind of state: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...
@@ -55,8 +55,8 @@ struct StateSlice {
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
-/// SliceRecord is a part of one state tensor in a file.
-struct SliceRecord {
+/// StateSliceRecord is a part of one state tensor in a file.
+struct StateSliceRecord {
   std::string tensor;
   std::string kind;
   DType dtype = DType::kF32;
@@ -72,10 +72,10 @@ struct SliceRecord {
 
 /// Returns the record of a box, without a checksum. Its entry has the box's shape and is named
 /// "tensor.kind", followed by "[begin:end,begin:end]" if the box is not the whole tensor.
-SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
-                         std::vector<int64_t> tensor_shape, Box box);
+StateSliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
+                              std::vector<int64_t> tensor_shape, Box box);
 /// Returns the text in brackets at the end of the entry's name, "" for a whole tensor.
-std::string part_text(const SliceRecord& slice);
+std::string part_text(const StateSliceRecord& slice);
 
 /// The value of RankRecord::read_back for a file whose bytes came from the disk when it was read
 /// back. Checkpoints record this text: do not change it.
@@ -93,7 +93,7 @@ struct RankRecord {
   /// The source of the bytes when the file was read back: kReadFromDisk, kReadFromMemory (the
   /// kernel's page cache), or "" if it was not read back.
   std::string read_back;
-  std::vector<SliceRecord> slices;
+  std::vector<StateSliceRecord> slices;
 };
 
 /// LossScalerState is the state of dynamic loss scaling, with DeepSpeed's counters.

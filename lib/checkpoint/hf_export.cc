@@ -79,23 +79,23 @@ std::vector<WeightFile> make_shards(const ExportOptions& options,
   return shards;
 }
 
-std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
+std::vector<ModelTensorInFile> parts_of(const ExportTensor& tensor) {
   if (!tensor.parts.empty()) return tensor.parts;
   return {{tensor.name, tensor.shape}};
 }
 
-bool is_transposed(const ExportPart& part) {
+bool is_transposed(const ModelTensorInFile& part) {
   return part.location.transposed;
 }
 
-bool any_transposed(const std::vector<ExportPart>& parts) {
+bool any_transposed(const std::vector<ModelTensorInFile>& parts) {
   return std::any_of(parts.begin(), parts.end(), is_transposed);
 }
 
 /// PartRun says that elements [begin, end) of a model tensor are stored in the file's tensor from
 /// element `stored` on.
 struct PartRun {
-  const ExportPart* part;
+  const ModelTensorInFile* part;
   int64_t begin;
   int64_t end;
   int64_t stored;
@@ -103,10 +103,10 @@ struct PartRun {
 
 /// Lists the runs that fill a tensor of the file, in the order of the file. A transposed part is a
 /// single run.
-std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
+std::vector<PartRun> runs_of(const std::vector<ModelTensorInFile>& parts) {
   const bool transposed = any_transposed(parts);
   std::vector<PartRun> runs;
-  for (const ExportPart& part : parts) {
+  for (const ModelTensorInFile& part : parts) {
     const int64_t elements = checked_elements(part.shape, part.tensor);
     if (part.end > 0) {
       runs.push_back({&part, part.begin, part.end, 0});
@@ -116,7 +116,7 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_intervals(part.location, 0, elements, [&](const StoredInterval& interval) {
+    visit_stored_intervals(part.location, 0, elements, [&](const StoredTensorInterval& interval) {
       runs.push_back({&part, interval.position, interval.position + interval.end - interval.begin,
                       interval.begin});
     });
@@ -129,7 +129,7 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
 
 /// Calls `visit(piece, part)` for all pieces of the file's tensor.
 template <typename Visit>
-void each_piece_of(const std::string& file, const std::vector<ExportPart>& parts,
+void each_piece_of(const std::string& file, const std::vector<ModelTensorInFile>& parts,
                    int64_t piece_elements, Visit visit) {
   for (const PartRun& run : runs_of(parts))
     for (int64_t begin = run.begin; begin < run.end; begin += piece_elements)
@@ -142,7 +142,7 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
   for (const TensorSpec& tensor : shard.tensors)
     if (const auto made_of = shard.made_of.find(tensor.name); made_of != shard.made_of.end())
       each_piece_of(shard.file, parts_of(*made_of->second), piece_elements,
-                    [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
+                    [&](ExportPiece piece, const ModelTensorInFile&) { visit(std::move(piece)); });
 }
 
 /// Throws Error(kNumerical) if a finite value became infinity in fp16.
@@ -202,13 +202,14 @@ class ShardWriter {
         write_kept(tensor);
         continue;
       }
-      const std::vector<ExportPart> parts = parts_of(*made_of->second);
+      const std::vector<ModelTensorInFile> parts = parts_of(*made_of->second);
       if (any_transposed(parts))
         write_whole(tensor, parts);
       else
-        each_piece_of(
-            shard_.file, parts, options_.piece_elements,
-            [&](const ExportPiece& piece, const ExportPart&) { append(tensor.name, read(piece)); });
+        each_piece_of(shard_.file, parts, options_.piece_elements,
+                      [&](const ExportPiece& piece, const ModelTensorInFile&) {
+                        append(tensor.name, read(piece));
+                      });
     }
     const WrittenFile written = writer_.finish();
     return {shard_.file, written.bytes, written.xxh3};
@@ -244,12 +245,12 @@ class ShardWriter {
 
   /// Writes a tensor whose parts are stored transposed. Each row of it takes one element of every
   /// row of the parts, so the tensor is first assembled in memory.
-  void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
+  void write_whole(const TensorSpec& tensor, const std::vector<ModelTensorInFile>& parts) {
     whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
-    const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
+    const auto put = [&](const ExportPiece& piece, const ModelTensorInFile& part) {
       const std::span<const float> values = read(piece);
       visit_transposed_intervals(
-          part.location, part.shape, piece.begin, piece.end, [&](const TransposedInterval& run) {
+          part.location, part.shape, piece.begin, piece.end, [&](const TransposedRowInterval& run) {
             for (int64_t i = 0; i < run.count; ++i)
               whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
@@ -458,7 +459,7 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
 }
 
 IsOurs is_left_of(const std::string& path, FileSystem& files) {
-  return [name = fs::path(path).filename().string(), &files](const Leftover& leftover,
+  return [name = fs::path(path).filename().string(), &files](const LeftoverFolder& leftover,
                                                              const std::string& path) {
     return leftover.original == name && is_unfinished_output(files, path);
   };

@@ -57,8 +57,8 @@ struct ExportOptions {
 /// bits that the file may store.
 inline constexpr int64_t kExportedElementBytes = 6;
 
-/// ExportPart is one of the model tensors that a tensor of the file holds.
-struct ExportPart {
+/// ModelTensorInFile is one of the model tensors that a tensor of the file holds.
+struct ModelTensorInFile {
   std::string tensor;
   std::vector<int64_t> shape;
   /// The location in the file's tensor; without a name the part is the whole tensor.
@@ -75,7 +75,7 @@ struct ExportTensor {
   std::vector<int64_t> shape;
   /// The model tensors that it holds, which together fill it; empty: the model tensor of the same
   /// name.
-  std::vector<ExportPart> parts = {};
+  std::vector<ModelTensorInFile> parts = {};
 };
 
 /// ExportPiece requests elements [begin, end) of a flattened model tensor, for a file.

@@ -121,11 +121,11 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
 }
 
 void ModelFolder::find_quantized() {
-  const FindStored stored = [this](const std::string& name) -> std::optional<StoredBytes> {
+  const FindStored stored = [this](const std::string& name) -> std::optional<EncodedTensor> {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return std::nullopt;
     const SafetensorsFile& file = files_[found->second.file];
-    return StoredBytes{found->second.info, file.bytes(*found->second.info), file.path()};
+    return EncodedTensor{found->second.info, file.bytes(*found->second.info), file.path()};
   };
   QuantizedWeights found =
       find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);
@@ -344,12 +344,13 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
   if (const NamedTensorPart* known = part(name)) {
     const StoredLocation& location = known->location;
     if (!location.transposed)
-      return visit_stored_intervals(location, begin, end, [&](const StoredInterval& interval) {
-        visit_stored_tensors(location, interval.begin, interval.end,
-                             [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
-                               release(stored, from, to);
-                             });
-      });
+      return visit_stored_intervals(
+          location, begin, end, [&](const StoredTensorInterval& interval) {
+            visit_stored_tensors(location, interval.begin, interval.end,
+                                 [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
+                                   release(stored, from, to);
+                                 });
+          });
     // Each page may hold elements of many rows of the part, so the pages are released only after
     // the last row.
     if (end == known->info.elements) release(location.name, 0, at(location.name).elements);

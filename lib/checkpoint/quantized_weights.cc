@@ -20,7 +20,7 @@ constexpr const char* kRemedy =
     "fetch the model again, or use the unquantized model, which the section quantization quantizes "
     "while loading";
 
-[[noreturn]] void refuse_weight(const StoredBytes& matrix, const std::string& what) {
+[[noreturn]] void refuse_weight(const EncodedTensor& matrix, const std::string& what) {
   throw Error(ExitCode::kBadInput,
               cat(matrix.path, ": tensor \"", printable(matrix.info->name), "\" ", what), kRemedy);
 }
@@ -29,7 +29,7 @@ constexpr const char* kRemedy =
 class Floats {
  public:
   Floats() = default;
-  explicit Floats(const StoredBytes& stored)
+  explicit Floats(const EncodedTensor& stored)
       : dtype_(stored.info->dtype), bytes_(stored.bytes), size_(stored.info->elements) {
     if (!is_weight_dtype(dtype_))
       refuse_weight(stored, cat("holds ", dtype_name(dtype_), ", scales must be F32, BF16 or F16"));
@@ -49,7 +49,7 @@ class Floats {
 };
 
 /// Reads the table of numbers into which codes are indices.
-std::vector<float> read_table(const StoredBytes& stored) {
+std::vector<float> read_table(const EncodedTensor& stored) {
   const Floats floats(stored);
   std::vector<float> values;
   for (int64_t i = 0; i < floats.size(); ++i) values.push_back(floats[i]);
@@ -57,14 +57,15 @@ std::vector<float> read_table(const StoredBytes& stored) {
 }
 
 /// Finds a tensor that belongs to a matrix; throws an error if it is missing.
-StoredBytes part_of(const StoredBytes& matrix, const std::string& name, const FindStored& find) {
-  const std::optional<StoredBytes> part = find(name);
+EncodedTensor part_of(const EncodedTensor& matrix, const std::string& name,
+                      const FindStored& find) {
+  const std::optional<EncodedTensor> part = find(name);
   if (!part)
     refuse_weight(matrix, cat("holds codes, but their \"", printable(name), "\" is missing"));
   return *part;
 }
 
-StoredTensor described(const StoredBytes& matrix, std::vector<int64_t> shape) {
+StoredTensor described(const EncodedTensor& matrix, std::vector<int64_t> shape) {
   StoredTensor info{.name = matrix.info->name, .dtype = DType::kBF16, .shape = std::move(shape)};
   info.elements = checked_elements(
       info.shape, cat(matrix.path, ": tensor \"", printable(info.name), "\": shape"));
@@ -90,7 +91,7 @@ class Fp8Blocks final : public QuantizedWeight {
     int64_t columns = 0;
   };
 
-  Fp8Blocks(const StoredBytes& matrix, const StoredBytes& scales, BlockShape block)
+  Fp8Blocks(const EncodedTensor& matrix, const EncodedTensor& scales, BlockShape block)
       : QuantizedWeight(described(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
         scales_(scales) {
@@ -138,7 +139,7 @@ class Fp8Blocks final : public QuantizedWeight {
 /// largest magnitude in its row.
 class Int8Rows final : public QuantizedWeight {
  public:
-  Int8Rows(const StoredBytes& matrix, const StoredBytes& scales)
+  Int8Rows(const EncodedTensor& matrix, const EncodedTensor& scales)
       : QuantizedWeight(described(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
         scales_(scales) {
@@ -175,14 +176,14 @@ class Int8Rows final : public QuantizedWeight {
 /// into a table of 256 numbers, times a scale that 256 scales share, plus an offset.
 class FourBitBlocks final : public QuantizedWeight {
  public:
-  FourBitBlocks(const StoredBytes& matrix, const nlohmann::json& state, const std::string& where,
+  FourBitBlocks(const EncodedTensor& matrix, const nlohmann::json& state, const std::string& where,
                 const FindStored& find)
       : QuantizedWeight(described(matrix, shape_of(state, where))),
         codes_(matrix.bytes),
         stored_bytes_(dtype_bytes(matrix.info->dtype)),
         block_(json_int(state, "blocksize", where, 1)),
         values_(read_table(part_of(matrix, matrix.info->name + ".quant_map", find))) {
-    const StoredBytes scales = part_of(matrix, matrix.info->name + ".absmax", find);
+    const EncodedTensor scales = part_of(matrix, matrix.info->name + ".absmax", find);
     if (info().elements / 2 > std::ssize(codes_))
       refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, too few for a matrix of ",
                                 shape_text(info().shape)));
@@ -232,9 +233,9 @@ class FourBitBlocks final : public QuantizedWeight {
     return shape;
   }
 
-  void read_nested(const StoredBytes& matrix, const StoredBytes& scales,
+  void read_nested(const EncodedTensor& matrix, const EncodedTensor& scales,
                    const nlohmann::json& state, const std::string& where, const FindStored& find) {
-    const StoredBytes map = part_of(matrix, matrix.info->name + ".nested_quant_map", find);
+    const EncodedTensor map = part_of(matrix, matrix.info->name + ".nested_quant_map", find);
     nested_codes_ = scales.bytes;
     nested_values_ = read_table(map);
     scales_ = Floats(part_of(matrix, matrix.info->name + ".nested_absmax", find));
@@ -281,7 +282,7 @@ std::string module_of(const std::string& name) {
   return name.ends_with(".weight") ? name.substr(0, name.size() - kWeight.size()) : "";
 }
 
-using Make = std::function<std::unique_ptr<QuantizedWeight>(const StoredBytes& matrix)>;
+using Make = std::function<std::unique_ptr<QuantizedWeight>(const EncodedTensor& matrix)>;
 
 void add(QuantizedWeights& found, const FindStored& find, const std::string& name,
          std::initializer_list<std::string> companions, const Make& make) {
@@ -298,7 +299,7 @@ QuantizedWeights find_fp8(const nlohmann::json& quantization, const std::string&
     if (find(name)->info->dtype != DType::kF8E4M3) continue;
     const std::string module = module_of(name), scales = name + "_scale_inv";
     add(found, find, name, {scales, module + "activation_scale", module + "input_scale"},
-        [&](const StoredBytes& matrix) {
+        [&](const EncodedTensor& matrix) {
           return std::make_unique<Fp8Blocks>(matrix, part_of(matrix, scales, find), block);
         });
   }
@@ -307,8 +308,8 @@ QuantizedWeights find_fp8(const nlohmann::json& quantization, const std::string&
 
 /// Makes a 4-bit matrix from its codes and its quantization state, which is JSON in the bytes of a
 /// tensor.
-std::unique_ptr<QuantizedWeight> make_four_bit(const StoredBytes& matrix, const StoredBytes& state,
-                                               const FindStored& find) {
+std::unique_ptr<QuantizedWeight> make_four_bit(const EncodedTensor& matrix,
+                                               const EncodedTensor& state, const FindStored& find) {
   const std::string where = cat(state.path, ": ", printable(state.info->name));
   const std::string_view text(reinterpret_cast<const char*>(state.bytes.data()),
                               state.bytes.size());
@@ -321,16 +322,16 @@ QuantizedWeights find_bitsandbytes(const std::vector<std::string>& names, const 
   for (const std::string& name : names) {
     for (const char* type : {"nf4", "fp4"}) {
       const std::string state_name = cat(name, ".quant_state.bitsandbytes__", type);
-      const std::optional<StoredBytes> state = find(state_name);
+      const std::optional<EncodedTensor> state = find(state_name);
       if (!state) continue;
       add(found, find, name,
           {state_name, name + ".absmax", name + ".quant_map", name + ".nested_absmax",
            name + ".nested_quant_map"},
-          [&](const StoredBytes& matrix) { return make_four_bit(matrix, *state, find); });
+          [&](const EncodedTensor& matrix) { return make_four_bit(matrix, *state, find); });
     }
     const std::string module = module_of(name), rows = module + "SCB";
     if (!module.empty() && find(name)->info->dtype == DType::kI8)
-      add(found, find, name, {rows, module + "weight_format"}, [&](const StoredBytes& matrix) {
+      add(found, find, name, {rows, module + "weight_format"}, [&](const EncodedTensor& matrix) {
         return std::make_unique<Int8Rows>(matrix, part_of(matrix, rows, find));
       });
   }

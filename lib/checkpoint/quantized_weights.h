@@ -38,15 +38,15 @@ class QuantizedWeight {
   StoredTensor info_;
 };
 
-/// StoredBytes is a tensor in the form in which a folder stores it.
-struct StoredBytes {
+/// EncodedTensor is a tensor in the form in which a folder stores it.
+struct EncodedTensor {
   const StoredTensor* info = nullptr;
   std::span<const std::byte> bytes;
   /// The path of its file.
   std::string path;
 };
 /// FindStored finds a stored tensor by its name; nothing if the folder has none.
-using FindStored = std::function<std::optional<StoredBytes>(const std::string& name)>;
+using FindStored = std::function<std::optional<EncodedTensor>(const std::string& name)>;
 
 /// QuantizedWeights holds the matrices of a folder that are stored as codes.
 struct QuantizedWeights {

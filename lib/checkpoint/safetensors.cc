@@ -16,8 +16,8 @@ namespace {
   for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
   throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", printable(name), "\""),
-              near.empty() ? cat("use a file that holds it: none of this one's ", names.size(),
-                                 " names is similar")
+              near.empty() ? cat("use the file that contains it; none of the ", names.size(),
+                                 " tensor names in this file is similar")
                            : cat("use the nearest name: \"", printable(near), "\""));
 }
 

@@ -28,11 +28,11 @@ std::string below(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
-int64_t slice_bytes(const StateSlice& slice) {
+int64_t slice_bytes(const StateTensorSlice& slice) {
   return slice.box.numel() * dtype_bytes(slice.dtype);
 }
 
-void check_slice(const StateSlice& slice) {
+void check_slice(const StateTensorSlice& slice) {
   checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
   require(slice.tensor_shape.size() <= kMaxStateDimensions,
           "a state has at most kMaxStateDimensions dimensions");
@@ -42,15 +42,15 @@ void check_slice(const StateSlice& slice) {
 }
 
 /// Makes the record of a slice, without its checksum.
-SliceRecord record_of(const StateSlice& slice) {
+StateSliceRecord record_of(const StateTensorSlice& slice) {
   return slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.box);
 }
 
-using SlicesByEntry = std::map<std::string, const StateSlice*>;
+using SlicesByEntry = std::map<std::string, const StateTensorSlice*>;
 
-SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
+SlicesByEntry by_entry(const std::vector<StateTensorSlice>& slices) {
   SlicesByEntry entries;
-  for (const StateSlice& slice : slices) {
+  for (const StateTensorSlice& slice : slices) {
     check_slice(slice);
     const std::string name = record_of(slice).entry;
     if (!entries.emplace(name, &slice).second) bug(cat("slice \"", name, "\" is given twice"));
@@ -66,7 +66,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
 }
 
 /// Appends a slice: at once if it lies in memory, else in pieces through `room`.
-void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
+void append_slice(SafetensorsWriter& writer, const std::string& name, const StateTensorSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
     const auto size = static_cast<size_t>(slice_bytes(slice));
@@ -83,7 +83,8 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
+                           const std::vector<StateTensorSlice>& slices,
+                           const SaveBuffers& buffers) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
@@ -91,7 +92,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
                            buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
-    const StateSlice& slice = *entries.at(tensor.name);
+    const StateTensorSlice& slice = *entries.at(tensor.name);
     append_slice(writer, tensor.name, slice, buffers.values());
     record.slices.push_back(record_of(slice));
   }
@@ -130,7 +131,7 @@ struct WrittenHere {
 };
 
 WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
-                       const std::vector<StateSlice>& slices, int rank) {
+                       const std::vector<StateTensorSlice>& slices, int rank) {
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
@@ -264,7 +265,7 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
 
 /// Returns whether a leftover is a folder and not a link to one: saves make nothing else under such
 /// a name.
-bool is_our_leftover(const Leftover& leftover, const std::string& path) {
+bool is_our_leftover(const LeftoverFolder& leftover, const std::string& path) {
   std::error_code error;
   return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));
 }
@@ -282,7 +283,7 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 }  // namespace
 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
-                           const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
+                           const CheckpointMeta& meta, const std::vector<StateTensorSlice>& slices,
                            const CheckpointGroup& group) {
   if (options.buffers == nullptr) {
     const SaveBuffers buffers;

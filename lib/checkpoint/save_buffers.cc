@@ -42,7 +42,7 @@ SaveBuffers::~SaveBuffers() {
   ::munmap(mapped_, bytes() + kLargePage);
 }
 
-void SaveBuffers::populate() {
+void SaveBuffers::allocate_pages() {
   std::memset(data_, 0, bytes());
 }
 

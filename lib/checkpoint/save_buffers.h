@@ -18,7 +18,7 @@ class SaveBuffers {
   SaveBuffers& operator=(const SaveBuffers&) = delete;
 
   /// Makes the kernel allocate all pages of the memory now.
-  void populate();
+  void allocate_pages();
 
   /// Returns the staging area of the StreamedFile.
   std::span<std::byte> file() const { return {data_, file_bytes_}; }

@@ -67,7 +67,7 @@ std::optional<int64_t> StoredBoxes::cover(
           ExitCode::kBadInput,
           cat(subject_, ": its slices overlap in a way no layout of ranks produces (more than ",
               kMaxSlicesLeft, " pieces)"),
-          "resume from another checkpoint: ftrun does not write such ones");
+          "resume from another checkpoint: ftrun does not write such checkpoints");
   }
   if (left.empty()) return std::nullopt;
   return first_of(left);

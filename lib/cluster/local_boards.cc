@@ -6,9 +6,11 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 
 namespace ftrun {
 namespace {
@@ -19,6 +21,12 @@ void* map(int fd, int64_t bytes) {
   void* memory =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return memory == MAP_FAILED ? nullptr : memory;
+}
+
+std::string remedy_of(int error) {
+  if (error == EMFILE || error == ENFILE) return kMoreFiles;
+  if (error == EFBIG) return cat(larger_files_remedy(), ": shared memory counts as a file");
+  return more_memory_remedy();
 }
 
 }  // namespace
@@ -32,9 +40,13 @@ LocalBoards LocalBoards::make(int count) {
   void* memory = nullptr;
   if (fd && ::ftruncate(fd.get(), bytes) == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals) == 0)
     memory = map(fd.get(), bytes);
-  if (memory == nullptr)
-    throw Error(ExitCode::kEnvironment, cat("no shared memory for what ", count,
-                                            " ranks report to each other: ", errno_text(errno)));
+  if (memory == nullptr) {
+    const int error = errno;
+    throw Error(ExitCode::kEnvironment,
+                cat("cannot allocate the shared memory in which ", count,
+                    " ranks show their state: ", errno_text(error)),
+                remedy_of(error));
+  }
   return {std::move(fd), memory, count};
 }
 

@@ -41,7 +41,7 @@ std::string terminate_text() {
 }
 
 [[noreturn]] void on_terminate() {
-  if (lacks_memory(std::current_exception())) {
+  if (is_out_of_memory(std::current_exception())) {
     constexpr std::string_view kText =
         "error: out of memory, in a thread that cannot continue without it\n";
     [[maybe_unused]] const ssize_t written = ::write(2, kText.data(), kText.size());

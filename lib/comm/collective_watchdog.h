@@ -87,7 +87,7 @@ class CollectiveWatchdog {
   std::deque<WatchedCollective> entries_;
   std::chrono::milliseconds limit_;
   bool is_stopping_ = false;
-  /// The first entry has begun; only the thread uses it.
+  /// Says whether the first entry has begun; only the thread uses it.
   bool first_has_begun_ = false;
   bool has_given_up_ = false;
   Clock::time_point waits_since_;

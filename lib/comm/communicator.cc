@@ -471,7 +471,7 @@ void Communicator::check_counted(const Collective& wanted, int from, int64_t sen
   if (sent == received) return;
   const auto global = [this](int index) { return members()[static_cast<size_t>(index)]; };
   throw Error(ExitCode::kBug,
-              cat("rank ", global(from), " gives rank ", global(rank()), " ", sent, " elements in ",
+              cat("rank ", global(from), " sends rank ", global(rank()), " ", sent, " elements in ",
                   describe(wanted.record), ", which expects ", received),
               "give all ranks the same program and config; if they have them, please report this");
 }

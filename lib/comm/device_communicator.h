@@ -129,7 +129,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCommunicator {
   bool has_aborted_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
-  /// A peer is lost; loss_error_ follows once it is known which.
+  /// Says whether a peer is lost; loss_error_ follows once it is known which.
   bool loss_noticed_ = false;
   /// An Error, or the RankError of this rank's device.
   std::exception_ptr loss_error_;

@@ -5,8 +5,8 @@ namespace ftrun {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, Rendezvous&, int) {
   throw Error(ExitCode::kUnsupported,
-              cat("group ", setup.name, " wants NCCL, but this ftrun was built without CUDA"),
-              "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or train on the host");
+              cat("group ", setup.name, " needs NCCL, but this ftrun was built without CUDA"),
+              "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set device: cpu");
 }
 
 }  // namespace ftrun

@@ -30,7 +30,7 @@ struct CommOptions {
   int device = -1;
   /// Adds sums among GPUs in rank order; null leaves them to NCCL (Communicator::Setup).
   SumBlocks sum_blocks = {};
-  /// send() and receive() will be called on a group of GPUs (Communicator::Setup).
+  /// Says whether send() and receive() will be called on a group of GPUs (Communicator::Setup).
   bool carries_messages = false;
 };
 

@@ -139,15 +139,15 @@ void Rendezvous::shutdown(Milliseconds limit) {
 }
 
 /// Lists the keys by which ranks report that they leave, for the ranks that rank 0 waits for. Ranks
-/// that have ended or are stopped are listed only with `of_ended`: they no longer read from the
-/// store, but may have reported before. A rank that gave no sign of life is not listed, because
+/// that have ended or are stopped are listed only with `include_ended`: they no longer read from
+/// the store, but may have reported before. A rank that gave no sign of life is not listed, because
 /// waiting for it would be useless.
-std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
+std::vector<std::string> Rendezvous::Impl::leave_keys(bool include_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world_size; ++rank) {
     const ProcessState state = state_of(rank);
     const bool ended = state == ProcessState::kGone || state == ProcessState::kStopped;
-    if ((of_ended || !ended) && !is_silent(rank)) keys.push_back(key_of_leaving(rank));
+    if ((include_ended || !ended) && !is_silent(rank)) keys.push_back(key_of_leaving(rank));
   }
   return keys;
 }
@@ -161,14 +161,14 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
       return;
     }
     const auto end = Clock::now() + limit;
-    std::vector<std::string> awaited = impl_->keys_of_leaving(true);
+    std::vector<std::string> awaited = impl_->leave_keys(true);
     const auto have_left = [&] {
       return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); },
                               limit);
     };
     while (!awaited.empty() && !have_left() && Clock::now() < end) {
       std::this_thread::sleep_for(Milliseconds(1));
-      awaited = impl_->keys_of_leaving(false);
+      awaited = impl_->leave_keys(false);
     }
   } catch (const std::exception&) {
     // The supervisor will report who is missing.

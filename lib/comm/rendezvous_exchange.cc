@@ -106,7 +106,8 @@ void Rendezvous::Impl::remove_used_keys(const TextExchange& exchange) {
   }
 }
 
-Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_first(
+    const TextExchange& exchange) {
   const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
@@ -131,8 +132,8 @@ std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, 
   return ranks;
 }
 
-Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
-                                                                   bool check_all) {
+Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_others(
+    const TextExchange& exchange, bool check_all) {
   const std::vector<int> candidates = ranks_to_check(exchange, check_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
   // checked again. For a long list, one request checks whether any of these ranks is still absent.
@@ -185,10 +186,11 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
   const bool one = names.size() == 1;
-  const char* known = !gone.empty()         ? (one ? " is gone" : " are gone")
-                      : absence.has_arrived ? (one ? " has not finished collecting the replies"
-                                                   : " have not finished collecting the replies")
-                                            : " did not arrive in time";
+  const char* known = !gone.empty() ? (one ? " is gone" : " are gone")
+                      : absence.first_is_collecting
+                          ? (one ? " has not finished collecting the replies"
+                                 : " have not finished collecting the replies")
+                          : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ",
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
@@ -255,7 +257,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       answered = Clock::now();
       if (policy == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
-      const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
+      const auto limit =
+          absence.first_is_collecting ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
@@ -318,15 +321,15 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   }
   run_or_publish_failure(exchange, exchange.text_key(options.rank), store_own);
   await_keys(
-      exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
-      policy);
+      exchange, {key},
+      [&](bool check_all) { return missing_ranks_for_others(exchange, check_all); }, policy);
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }
 
 std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy policy) {
   const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
   await_keys(
-      exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, policy);
+      exchange, keys_of_all, [&](bool) { return missing_ranks_for_first(exchange); }, policy);
   const auto texts =
       main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
                 options.timeout);

@@ -59,7 +59,7 @@ struct Rendezvous::Impl {
   /// Records whether a rank gave no sign of life at the last check.
   void record_silence(int rank, bool is_silent);
   bool is_silent(int rank);
-  std::vector<std::string> keys_of_leaving(bool of_ended);
+  std::vector<std::string> leave_keys(bool include_ended);
   std::optional<RankState> shown_here(int rank) const;
   PeerView view_rank(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
@@ -98,9 +98,9 @@ struct Rendezvous::Impl {
   /// MissingRanks lists the ranks that an exchange waits for.
   struct MissingRanks {
     std::vector<int> ranks;
-    /// Says that the wait is for the first rank, which has arrived but has not collected all texts
-    /// yet.
-    bool has_arrived = false;
+    /// Says whether the wait is for the first rank, which has arrived but has not collected all
+    /// texts yet.
+    bool first_is_collecting = false;
 
     /// Returns the ranks whose death ends the wait: the absent ones, and always the first rank,
     /// without which the exchange cannot end in any other way.
@@ -118,8 +118,8 @@ struct Rendezvous::Impl {
   auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
-  MissingRanks absent_for_first(const TextExchange& exchange);
-  MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
+  MissingRanks missing_ranks_for_first(const TextExchange& exchange);
+  MissingRanks missing_ranks_for_others(const TextExchange& exchange, bool check_all);
   std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, WaitPolicy policy);

@@ -33,9 +33,9 @@ struct StoreTimeoutError : std::runtime_error {
 struct StoreConnection {
   c10::intrusive_ptr<c10d::Store> store;
   StoreWorker worker;
-  /// Says that the server answers this connection's operations at once or not at all: none waits
+  /// Says whether the server answers this connection's operations at once or not at all: none waits
   /// for keys.
-  bool is_prompt;
+  bool answers_at_once;
   std::atomic<bool> is_silent = false;
 
   /// Returns the result of `operation` on the store; throws StoreTimeoutError if the server does
@@ -43,14 +43,14 @@ struct StoreConnection {
   template <typename Operation>
   auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
     if (is_stuck()) throw StoreTimeoutError();
-    if (is_prompt && is_silent) limit = std::min(limit, kSilentTimeout);
+    if (answers_at_once && is_silent) limit = std::min(limit, kSilentTimeout);
     auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
     is_silent = !result;
     if (!result) throw StoreTimeoutError();
     return std::move(*result);
   }
   /// Returns whether the previous answer is still missing.
-  bool is_stuck() { return is_prompt && is_silent && worker.is_stuck(kStuckTimeout); }
+  bool is_stuck() { return answers_at_once && is_silent && worker.is_stuck(kStuckTimeout); }
   void set(const std::string& key, std::vector<uint8_t> value,
            std::chrono::milliseconds limit = kControlTimeout) {
     call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);

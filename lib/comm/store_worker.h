@@ -29,7 +29,7 @@ class StoreWorker {
   }
   ~StoreWorker() {
     queue_->close();
-    if (overdue_->none_within(std::chrono::milliseconds(0))) {
+    if (overdue_->wait_until_none(std::chrono::milliseconds(0))) {
       thread_.join();
     } else {
       thread_.detach();
@@ -39,7 +39,7 @@ class StoreWorker {
   StoreWorker& operator=(const StoreWorker&) = delete;
 
   /// Returns whether an operation that missed its deadline still waits, even after another `limit`.
-  bool is_stuck(std::chrono::milliseconds limit) { return !overdue_->none_within(limit); }
+  bool is_stuck(std::chrono::milliseconds limit) { return !overdue_->wait_until_none(limit); }
 
   /// Returns the result of `operation` or throws its exception; returns nothing if it does not end
   /// within `limit`. It may then run on after the call, or never start, so it must own what it
@@ -49,7 +49,7 @@ class StoreWorker {
       -> std::optional<std::invoke_result_t<Operation>> {
     using Result = std::invoke_result_t<Operation>;
     const auto deadline = std::chrono::steady_clock::now() + limit;
-    if (!overdue_->none_within(limit)) return std::nullopt;
+    if (!overdue_->wait_until_none(limit)) return std::nullopt;
     auto task = std::make_shared<std::packaged_task<Result()>>(std::move(operation));
     std::future<Result> result = task->get_future();
     const auto given_up = std::make_shared<bool>(false);
@@ -69,7 +69,7 @@ class StoreWorker {
   /// not finished.
   class OverdueOperations {
    public:
-    bool none_within(std::chrono::milliseconds limit) {
+    bool wait_until_none(std::chrono::milliseconds limit) {
       std::unique_lock lock(mutex_);
       return ended_.wait_for(lock, limit, [&] { return count_ == 0; });
     }

@@ -210,8 +210,8 @@ ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerCo
 
 double last_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer) {
   require(traits_of(scheduler.type).has_total, "the schedule has a last step");
-  // The formulas of both programs have left warm-up and decay behind two steps after the longer of
-  // the two; the warm-up of DeepSpeed's takes two steps at least.
+  // The formulas of DeepSpeed and transformers have left warm-up and decay behind two steps after
+  // the longer of the two; DeepSpeed's warm-up takes at least two steps.
   const int64_t longer =
       std::max({scheduler.total_num_steps, scheduler.warmup_num_steps, int64_t{2}});
   const int64_t update = std::min(longer, std::numeric_limits<int64_t>::max() - 2) + 2;

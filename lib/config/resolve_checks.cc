@@ -118,7 +118,8 @@ void check_reduction(ResolveState& r) {
   const ZeroConfig& zero = r.config.zero;
   if (reduction.gradient_allreduce_op == AllreduceOp::kSum && zero.stage == 3)
     r.error("gradient_allreduce_op", "gradient_allreduce_op sum cannot be used with ZeRO stage 3",
-            "remove it and divide the learning rate, or use another stage");
+            "use another stage, or remove it and, if the optimizer does not normalize gradients, "
+            "multiply the learning rate by the number of data-parallel ranks");
   if (reduction.prescale_gradients && reduction.gradient_predivide_factor != 1.0)
     r.notice("gradient_predivide_factor",
              cat("gradient_predivide_factor ", number_text(reduction.gradient_predivide_factor),

@@ -240,7 +240,7 @@ void resolve_stable_decay(ResolveState& r) {
   if (!r.is_written("scheduler.params.num_decay_steps"))
     r.error("scheduler",
             "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
-            "write the steps of the decay: a tenth of the run's is usual");
+            "write the number of decay steps; a tenth of the run's steps is usual");
 }
 
 /// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.

@@ -36,7 +36,7 @@ const Schema& Schema::get() {
   return schema;
 }
 
-Field SectionRows::plain(const char* name, FieldType type, const char* doc) const {
+Field SectionKeyRows::plain(const char* name, FieldType type, const char* doc) const {
   Field field;
   field.section = path_;
   field.name = name;
@@ -46,10 +46,10 @@ Field SectionRows::plain(const char* name, FieldType type, const char* doc) cons
   return field;
 }
 
-Field& SectionRows::stored(const char* name, FieldType type,
-                           std::span<const std::string_view> choices, const char* doc,
-                           std::function<void(Config&, const FieldValue&)> store,
-                           std::function<FieldValue(const Config&)> load) {
+Field& SectionKeyRows::stored(const char* name, FieldType type,
+                              std::span<const std::string_view> choices, const char* doc,
+                              std::function<void(Config&, const FieldValue&)> store,
+                              std::function<FieldValue(const Config&)> load) {
   static const Config defaults;
   Field field = plain(name, type, doc);
   for (const std::string_view choice : choices)
@@ -60,21 +60,21 @@ Field& SectionRows::stored(const char* name, FieldType type,
   return schema_.add(std::move(field));
 }
 
-Field& SectionRows::checked_value(const char* name, FieldType type, FieldValue default_value,
-                                  const char* doc) {
+Field& SectionKeyRows::checked_value(const char* name, FieldType type, FieldValue default_value,
+                                     const char* doc) {
   Field field = plain(name, type, doc);
   field.default_value = std::move(default_value);
   return schema_.add(std::move(field)).notice();
 }
 
-Field& SectionRows::checked_choice(const char* name, std::vector<std::string> choices,
-                                   const char* doc) {
+Field& SectionKeyRows::checked_choice(const char* name, std::vector<std::string> choices,
+                                      const char* doc) {
   Field& field = checked_value(name, FieldType::kChoice, choices.front(), doc);
   field.choices = std::move(choices);
   return field;
 }
 
-Field& SectionRows::any_value(const char* name, const char* doc) {
+Field& SectionKeyRows::any_value(const char* name, const char* doc) {
   return checked_value(name, FieldType::kAnyValue, std::string(), doc);
 }
 

@@ -181,7 +181,7 @@ void declare_precision(Schema& s) {
 
 namespace {
 
-void declare_zero_keys(Rows<ZeroConfig>& zero) {
+void declare_zero_keys(KeyRows<ZeroConfig>& zero) {
   zero.key("stage", &ZeroConfig::stage,
            "State that is sharded. 0: none. 1: optimizer state. 2: also gradients. 3: also "
            "parameters. FSDP's names are also accepted.")
@@ -268,7 +268,7 @@ void declare_zero_keys(Rows<ZeroConfig>& zero) {
 }
 
 /// Adds keys of DeepSpeed that are checked but not kept.
-void declare_checked_zero_keys(SectionRows& zero) {
+void declare_checked_zero_keys(SectionKeyRows& zero) {
   zero.checked_only<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
   zero.checked_only<bool>("elastic_checkpoint", false,
                           "ftrun's checkpoints load in every topology.");

@@ -59,7 +59,7 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
 
 /// Adds parameters of optimizers that are recognized but not offered: such files can be loaded, and
 /// unsupported.cc refuses to run them.
-void declare_foreign_parameters(SectionRows& params) {
+void declare_foreign_parameters(SectionKeyRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   params.checked_only<int64_t>("freeze_step", 100'000, "Steps before compression.")
       .for_types(one_bit);
@@ -176,7 +176,7 @@ Types names_of(std::initializer_list<SchedulerType> types) {
   return names;
 }
 
-void declare_warmup_parameters(Rows<SchedulerConfig>& params) {
+void declare_warmup_parameters(KeyRows<SchedulerConfig>& params) {
   using C = SchedulerConfig;
   using S = SchedulerType;
   const Types warmup = names_of({S::kWarmupLR, S::kWarmupDecayLR});
@@ -209,7 +209,7 @@ void declare_warmup_parameters(Rows<SchedulerConfig>& params) {
       .for_types(with_total);
 }
 
-void declare_decay_parameters(Rows<SchedulerConfig>& params) {
+void declare_decay_parameters(KeyRows<SchedulerConfig>& params) {
   using C = SchedulerConfig;
   using S = SchedulerType;
   const Types stable_decay = names_of({S::kWarmupStableDecay});
@@ -266,7 +266,7 @@ void declare_decay_parameters(Rows<SchedulerConfig>& params) {
       .for_types(stable_decay);
 }
 
-void declare_cycle_parameters(Rows<SchedulerConfig>& params) {
+void declare_cycle_parameters(KeyRows<SchedulerConfig>& params) {
   using C = SchedulerConfig;
   const Types cycle = names_of({SchedulerType::kOneCycle});
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; required.")
@@ -315,7 +315,7 @@ void declare_cycle_parameters(Rows<SchedulerConfig>& params) {
       .for_types(cycle);
 }
 
-void declare_range_test_parameters(Rows<SchedulerConfig>& params) {
+void declare_range_test_parameters(KeyRows<SchedulerConfig>& params) {
   using C = SchedulerConfig;
   const Types range_test = names_of({SchedulerType::kLRRangeTest});
   params.key("lr_range_test_min_lr", &C::lr_range_test_min_lr, "Learning rate at the start.")

@@ -3,7 +3,7 @@
 namespace ftrun {
 namespace {
 
-SectionRows ignored(Schema& s, const char* path, const char* doc) {
+SectionKeyRows ignored(Schema& s, const char* path, const char* doc) {
   return section(s,
                  {.path = path, .doc = doc, .vocabulary = kDs, .treatment = KeyTreatment::kNotice});
 }

@@ -82,11 +82,11 @@ constexpr FieldType field_type() {
   }
 }
 
-/// SectionRows adds the rows of one section. It holds the code that does not depend on the type of
-/// the section's struct, and so is compiled only once.
-class SectionRows {
+/// SectionKeyRows adds the rows of one section. It holds the code that does not depend on the type
+/// of the section's struct, and so is compiled only once.
+class SectionKeyRows {
  public:
-  SectionRows(Schema& schema, const Section& section)
+  SectionKeyRows(Schema& schema, const Section& section)
       : schema_(schema), path_(section.path), vocabulary_(section.vocabulary) {}
 
   /// Adds a key that is checked but not kept.
@@ -112,14 +112,14 @@ class SectionRows {
   Vocabulary vocabulary_;
 };
 
-/// Rows adds rows whose keys are members of the struct that `part` selects from a Config.
+/// KeyRows adds rows whose keys are members of the struct that `part` selects from a Config.
 template <typename Struct>
-class Rows : public SectionRows {
+class KeyRows : public SectionKeyRows {
  public:
   using Accessor = Struct& (*)(Config&);
 
-  Rows(Schema& schema, const Section& section, Accessor part)
-      : SectionRows(schema, section), part_(part) {}
+  KeyRows(Schema& schema, const Section& section, Accessor part)
+      : SectionKeyRows(schema, section), part_(part) {}
 
   template <typename T>
   Field& key(const char* name, T Struct::*member, const char* doc) {
@@ -141,8 +141,8 @@ class Rows : public SectionRows {
 
 template <typename Accessor>
 auto rows_of(Schema& schema, const Section& section, Accessor part) {
-  return Rows<std::remove_reference_t<std::invoke_result_t<Accessor, Config&>>>(schema, section,
-                                                                                part);
+  return KeyRows<std::remove_reference_t<std::invoke_result_t<Accessor, Config&>>>(schema, section,
+                                                                                   part);
 }
 
 /// Adds a section and returns its rows.
@@ -154,8 +154,8 @@ auto section(Schema& schema, Section head, Accessor part) {
 }
 
 /// Adds a section whose keys are not kept.
-inline SectionRows section(Schema& schema, Section head) {
-  SectionRows rows(schema, head);
+inline SectionKeyRows section(Schema& schema, Section head) {
+  SectionKeyRows rows(schema, head);
   schema.add_section(std::move(head));
   return rows;
 }
@@ -165,7 +165,7 @@ template <typename Accessor>
 auto top_level(Schema& schema, Vocabulary vocabulary, Accessor part) {
   return rows_of(schema, {.path = "", .vocabulary = vocabulary}, part);
 }
-inline Rows<Config> top_level(Schema& schema, Vocabulary vocabulary) {
+inline KeyRows<Config> top_level(Schema& schema, Vocabulary vocabulary) {
   return top_level(schema, vocabulary, [](Config& c) -> Config& { return c; });
 }
 

@@ -82,12 +82,12 @@ DType assumed_type(const MappedFile& file) {
   if (name != "train.bin" && name != "val.bin")
     refuse_tokens(
         path, "nothing says what type its tokens have",
-        "set data.token_dtype to uint16 or uint32, or write a meta.json next to it, such as "
+        "set data.token_dtype: uint16 or uint32, or write a meta.json next to it, such as "
         "{\"dtype\": \"uint16\"}");
   if (looks_like_uint32(file.bytes()))
     refuse_tokens(
         path, "nothing says what type its tokens have, and they look like uint32, not uint16",
-        "set data.token_dtype to uint32, or write a meta.json next to it: {\"dtype\": \"uint32\"}");
+        "set data.token_dtype: uint32, or write a meta.json next to it: {\"dtype\": \"uint32\"}");
   return DType::kU16;  // nanoGPT's convention
 }
 
@@ -125,7 +125,7 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   const bool raw = options.format == DataFormat::kNanogpt;
   if (options.format == DataFormat::kLlmc && !is_llmc(magic))
     refuse_tokens(path, cat("offset 0: has ", magic, " where llm.c writes 20240520 or 20240801"),
-                  "set data.format to auto, or name an llm.c file");
+                  "set data.format: auto, or name an llm.c file");
   BinaryLayout layout =
       is_llmc(magic) && !raw ? llmc_layout(file, magic) : raw_layout(file, options, facts);
   auto opened = std::make_unique<BinaryFile>(std::move(file), std::move(layout));
@@ -135,7 +135,7 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
     refuse_tokens(
         path, "has no document boundaries, and this packing needs them",
         "write a meta.json next to it with the id that ends a document, such as {\"dtype\": "
-        "\"uint16\", \"eos\": 2}, or set data.packing to concat");
+        "\"uint16\", \"eos\": 2}, or set data.packing: concat");
   opened->split_documents_after(*end);
   return opened;
 }

@@ -181,7 +181,7 @@ std::unique_ptr<TokenFile> open_megatron(const std::string& prefix) {
     refuse_pair(idx_path, cat("its tokens ", bin_path, " do not exist"));
   if (!std::filesystem::exists(idx_path, error))
     refuse_pair(bin_path, cat("its index ", idx_path, " does not exist"),
-                "set data.format to auto, or copy both files of the pair");
+                "set data.format: auto, or copy both files of the pair");
   MappedFile idx(idx_path);
   const Index index = read_header(idx);
   MappedFile bin(bin_path);

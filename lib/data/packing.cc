@@ -43,7 +43,7 @@ int64_t SequenceTable::end_of_set(int64_t document) const {
 
 /// Finds the next piece at or after the cursor, before document `end`: at most T pairs of an input
 /// and its label, with at least one trained label.
-bool SequenceTable::next_piece(Cursor& cursor, int64_t end, DocumentPiece& piece,
+bool SequenceTable::next_piece(DocumentPosition& cursor, int64_t end, DocumentPiece& piece,
                                int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
@@ -64,7 +64,7 @@ bool SequenceTable::next_piece(Cursor& cursor, int64_t end, DocumentPiece& piece
 /// Fills scratch.pieces with the pieces from the cursor on, and moves the cursor to the beginning
 /// of the next block. A block ends with its set at the latest. Returns the number of pieces left
 /// out.
-int64_t SequenceTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
+int64_t SequenceTable::gather_block(DocumentPosition& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockSequences * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
@@ -97,9 +97,9 @@ void SequenceTable::place_pieces(PackScratch& scratch) const {
 /// Builds the blocks of a set of documents.
 void SequenceTable::build_blocks(int64_t first, int64_t end) {
   PackScratch scratch;
-  Cursor cursor{first, 0};
+  DocumentPosition cursor{first, 0};
   while (cursor.document < end) {
-    const Cursor begin = cursor;
+    const DocumentPosition begin = cursor;
     dropped_ += gather_block(cursor, scratch);
     if (scratch.pieces.empty()) break;
     place_pieces(scratch);
@@ -132,11 +132,11 @@ void SequenceTable::list_pieces(int64_t sequence, std::vector<DocumentPiece>& ou
   }
   const auto after =
       std::upper_bound(blocks_.begin(), blocks_.end(), sequence,
-                       [](int64_t s, const Block& b) { return s < b.first_sequence; });
-  const Block& block = *(after - 1);
+                       [](int64_t s, const BlockStart& b) { return s < b.first_sequence; });
+  const BlockStart& block = *(after - 1);
   const int64_t index = after - blocks_.begin() - 1;
   if (scratch.block != index) {
-    Cursor cursor = block.begin;
+    DocumentPosition cursor = block.begin;
     gather_block(cursor, scratch);
     place_pieces(scratch);
     scratch.block = index;

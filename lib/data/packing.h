@@ -55,19 +55,20 @@ class SequenceTable {
   int64_t filled_positions() const { return filled_; }
 
  private:
-  struct Cursor {
+  struct DocumentPosition {
     int64_t document = 0;
     int64_t offset = 0;  // inside the document
   };
-  struct Block {
-    Cursor begin;
+  struct BlockStart {
+    DocumentPosition begin;
     int64_t first_sequence = 0;
   };
-  bool next_piece(Cursor& cursor, int64_t end, DocumentPiece& piece, int64_t& dropped) const;
+  bool next_piece(DocumentPosition& cursor, int64_t end, DocumentPiece& piece,
+                  int64_t& dropped) const;
   void cut_stream();
   void build_blocks(int64_t first, int64_t end);
   int64_t end_of_set(int64_t document) const;
-  int64_t gather_block(Cursor& cursor, PackScratch& scratch) const;
+  int64_t gather_block(DocumentPosition& cursor, PackScratch& scratch) const;
   void place_pieces(PackScratch& scratch) const;
 
   const TokenDataset& data_;
@@ -81,7 +82,7 @@ class SequenceTable {
   int64_t dropped_ = 0;
   int64_t filled_ = 0;
   size_t max_pieces_ = 1;  // of a block
-  std::vector<Block> blocks_;
+  std::vector<BlockStart> blocks_;
 };
 
 }  // namespace ftrun

@@ -121,7 +121,7 @@ int64_t SequenceSet::epoch_sequences(int64_t global_batch, bool drop_last) const
                 cat(data_.name(), ": gives ", count_text(sequences, "sequence"),
                     ", fewer than one global batch of ", global_batch,
                     ", and dataloader_drop_last leaves out what does not fill one"),
-                "set dataloader_drop_last to false, use a smaller batch, or use more text");
+                "set dataloader_drop_last: false, use a smaller batch, or use more text");
   return sequences - sequences % global_batch;
 }
 

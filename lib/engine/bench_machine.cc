@@ -302,7 +302,7 @@ struct SampledModel {
   bool is_large() const { return model.batch.tokens() > 256; }
 
   SampledModel(const ModelConfig& config, const BatchShape& batch, DType dtype)
-      : model(build_model(config, batch, Mode::kTrain, {.compute = dtype})) {
+      : model(build_model(config, batch, GraphMode::kTrain, {.compute = dtype})) {
     for (const LayerGraph& graph : model.graphs)
       benches.push_back(std::make_unique<GraphBench>(graph, config.vocab_rows));
   }
@@ -530,7 +530,8 @@ constexpr double kMaxPassDifference = 0.15;
 /// compares the speed of the machine in different passes.
 double block_seconds(const Rates& rates) {
   const auto [config, batch] = sampled_models(true)[1];
-  const ModelDescription model = build_model(config, batch, Mode::kTrain, {.compute = DType::kF32});
+  const ModelDescription model =
+      build_model(config, batch, GraphMode::kTrain, {.compute = DType::kF32});
   const LayerGraph& block = model.graphs[static_cast<size_t>(model.layers[1].graph)];
   const Machine machine{.name = "measured", .rates = {rates}};
   return list_seconds(machine, rates, block, block.forward) +

@@ -11,7 +11,7 @@ namespace ftrun {
 struct BenchRequest {
   /// The name of the machine (Machine::name).
   std::string name;
-  /// The benchmark measures fewer sizes, and no fp16.
+  /// Says whether the benchmark measures fewer sizes, and no fp16.
   bool quick = false;
   /// The CPU and the date of the measurement (Machine::cpu_model and measured_on).
   std::string cpu_model, measured_on;

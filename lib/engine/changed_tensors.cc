@@ -30,8 +30,8 @@ ChangedTensors::ChangedTensors(const ModelDescription& model, const InitialWeigh
                                DType dtype)
     : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
-    // Row lengths are computed from the whole matrix, but they change by the gradients of A and B.
-    if (tensor.trainable && tensor.initial.source != InitialSource::kRowLengths)
+    // Row norms are computed from the whole matrix, but they change by the gradients of A and B.
+    if (tensor.trainable && tensor.initial.source != InitialSource::kRowNorms)
       trained_[tensor.name] = &tensor;
 }
 

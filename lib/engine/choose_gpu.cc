@@ -36,7 +36,7 @@ int gpu_of_rank(int local_rank, int visible) {
   throw Error(ExitCode::kUsage,
               cat("this rank is number ", local_rank, " of its machine, and its process sees ",
                   visible, " GPUs"),
-              "start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
+              "start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set device: cpu");
 }
 
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {

@@ -99,7 +99,7 @@ Bytes decode_states(const Bytes& codes, const Bytes& scales) {
 
 Bytes pack_matrix(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
-  PackScales scales(value.packed, count, value.dims.back());
+  PackedScales scales(value.packed, count, value.dims.back());
   scales.add(numbers);
   require(scales.finish(), "random weights are finite");
   Bytes records(static_cast<size_t>(value.bytes()));
@@ -153,7 +153,7 @@ struct UpdateInputs {
   /// The contents of the arrays, by Part.
   std::vector<Bytes> parts;
   bool has_8bit_states = false;
-  /// Weights or states have 16 bits.
+  /// Says whether weights or states have 16 bits.
   bool is_narrow = false;
 };
 
@@ -256,7 +256,7 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
             cat("GPU ", info.index, " (", info.name, ") computes ", operation,
                 " differently from the CPU: relative difference ", off, ", tolerance ",
                 tolerance_of(tolerated)),
-            "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
+            "set device: cpu, check the GPU (nvidia-smi -q -d ECC), and report this line"),
       RankError::kThisRank, /*is_device_failure=*/true);
 }
 
@@ -270,7 +270,7 @@ class GraphComparison {
         graph_(std::move(graph)),
         documents_(documents),
         on_host_(graph_) {
-    on_host_.dtypes.kernels = Kernels::kCpu;
+    on_host_.dtypes.kernels = KernelDevice::kCpu;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
     const std::vector<int64_t> offsets = offsets_of(on_host_), on_device = offsets_of(graph_);

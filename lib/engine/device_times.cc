@@ -8,9 +8,10 @@ namespace {
 
 /// Returns the seconds of `interval` that intervals of `busy` cover. `busy` is disjoint and
 /// ascending.
-double overlap_seconds(const Interval& interval, const std::vector<Interval>& busy) {
-  const auto first = std::partition_point(
-      busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
+double overlap_seconds(const RunInterval& interval, const std::vector<RunInterval>& busy) {
+  const auto first = std::partition_point(busy.begin(), busy.end(), [&](const RunInterval& other) {
+    return other.end <= interval.begin;
+  });
   double seconds = 0;
   for (auto other = first; other != busy.end() && other->begin < interval.end; ++other)
     seconds +=
@@ -18,15 +19,16 @@ double overlap_seconds(const Interval& interval, const std::vector<Interval>& bu
   return seconds;
 }
 
-double seconds(const Interval& interval) {
+double seconds(const RunInterval& interval) {
   return interval.end - interval.begin;
 }
 
 /// Returns the intervals of instructions whose lane satisfies the condition.
 template <typename IsSuch>
-std::vector<Interval> intervals_of_lanes(const Program& program,
-                                         const std::vector<Interval>& by_instr, IsSuch is_such) {
-  std::vector<Interval> found;
+std::vector<RunInterval> intervals_of_lanes(const Program& program,
+                                            const std::vector<RunInterval>& by_instr,
+                                            IsSuch is_such) {
+  std::vector<RunInterval> found;
   for (size_t i = 0; i < by_instr.size(); ++i)
     if (is_such(program.instrs[i].lane)) found.push_back(by_instr[i]);
   return found;
@@ -34,9 +36,10 @@ std::vector<Interval> intervals_of_lanes(const Program& program,
 
 /// Returns the seconds of communication that `busy` does not cover. Collectives of several groups
 /// at the same time count once.
-double exposed_seconds(std::vector<Interval> communication, const std::vector<Interval>& busy) {
+double exposed_seconds(std::vector<RunInterval> communication,
+                       const std::vector<RunInterval>& busy) {
   double sum = 0;
-  for (const Interval& interval : union_of(std::move(communication)))
+  for (const RunInterval& interval : union_of(std::move(communication)))
     sum += seconds(interval) - overlap_seconds(interval, busy);
   return sum;
 }
@@ -50,11 +53,11 @@ bool moves_between_tiers(Lane lane) {
 
 }  // namespace
 
-std::vector<Interval> union_of(std::vector<Interval> intervals) {
+std::vector<RunInterval> union_of(std::vector<RunInterval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> joined;
-  for (const Interval& interval : intervals)
+            [](const RunInterval& a, const RunInterval& b) { return a.begin < b.begin; });
+  std::vector<RunInterval> joined;
+  for (const RunInterval& interval : intervals)
     if (joined.empty() || interval.begin > joined.back().end)
       joined.push_back(interval);
     else
@@ -62,14 +65,14 @@ std::vector<Interval> union_of(std::vector<Interval> intervals) {
   return joined;
 }
 
-DeviceTimes compute_device_times(const Program& program, const std::vector<Interval>& by_instr) {
+DeviceTimes compute_device_times(const Program& program, const std::vector<RunInterval>& by_instr) {
   DeviceTimes times;
   for (size_t i = 0; i < by_instr.size(); ++i)
     times.seconds_by_kind[static_cast<size_t>(program.instrs[i].kind)] += seconds(by_instr[i]);
-  const std::vector<Interval> busy = intervals_of_lanes(program, by_instr, computes);
+  const std::vector<RunInterval> busy = intervals_of_lanes(program, by_instr, computes);
   times.exposed_communication_seconds =
       exposed_seconds(intervals_of_lanes(program, by_instr, is_communication), busy);
-  for (const Interval& copy : intervals_of_lanes(program, by_instr, moves_between_tiers)) {
+  for (const RunInterval& copy : intervals_of_lanes(program, by_instr, moves_between_tiers)) {
     times.copy_seconds += seconds(copy);
     times.hidden_copy_seconds += overlap_seconds(copy, busy);
   }

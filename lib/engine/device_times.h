@@ -8,12 +8,13 @@
 
 namespace ftrun {
 
-/// Interval is the time during which an instruction ran, in seconds since the beginning of its run.
-struct Interval {
+/// RunInterval is the time during which an instruction ran, in seconds since the beginning of its
+/// run.
+struct RunInterval {
   double begin = 0;
   double end = 0;
 
-  bool operator==(const Interval&) const = default;
+  bool operator==(const RunInterval&) const = default;
 };
 
 /// DeviceTimes holds the times of a run's instructions on a device, in seconds.
@@ -28,10 +29,10 @@ struct DeviceTimes {
 };
 
 /// Returns the union of the intervals as disjoint intervals in ascending order.
-std::vector<Interval> union_of(std::vector<Interval> intervals);
+std::vector<RunInterval> union_of(std::vector<RunInterval> intervals);
 
 /// Computes the times of a run on a device from the intervals of its instructions: the seconds by
 /// kind, and the seconds of communication and copies that overlap computation or do not.
-DeviceTimes compute_device_times(const Program& program, const std::vector<Interval>& by_instr);
+DeviceTimes compute_device_times(const Program& program, const std::vector<RunInterval>& by_instr);
 
 }  // namespace ftrun

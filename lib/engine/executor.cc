@@ -196,8 +196,8 @@ void Executor::capture() {
   captured_ = captured_inputs(*step_);
 }
 
-Executor::CapturedInputs Executor::captured_inputs(const StepRun& step) {
-  CapturedInputs inputs{step.optimizer, {}};
+Executor::CapturedConstants Executor::captured_inputs(const StepRun& step) {
+  CapturedConstants inputs{step.optimizer, {}};
   for (const Batch& batch : step.micro_batches) inputs.first_tokens.push_back(batch.first_token);
   return inputs;
 }
@@ -396,7 +396,7 @@ FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& opera
     flat.new_scales[s] = address<float>(operands.new_scales[s]);
   if (update.blocks) flat.blocks = *update.blocks;
   flat.count = element_count(program_, operands.weights);
-  flat.first_index = update.first_element;
+  flat.first_element = update.first_element;
   if (operands.working_copy && dtype(*operands.working_copy) != DType::kF32) {
     flat.copy = address<std::byte>(*operands.working_copy);
     flat.copy_dtype = dtype(*operands.working_copy);

@@ -66,13 +66,13 @@ class Executor {
  private:
   class RunScope;
 
-  /// CapturedInputs holds the inputs of a step that a captured graph holds as constants. All others
-  /// are scalars, or data of the micro-batches, which each replay copies.
-  struct CapturedInputs {
+  /// CapturedConstants holds the inputs of a step that a captured graph holds as constants. All
+  /// others are scalars, or data of the micro-batches, which each replay copies.
+  struct CapturedConstants {
     OptimizerConfig optimizer;
     /// The positions in the run, in tokens, at which the micro-batches begin.
     std::vector<int64_t> first_tokens;
-    bool operator==(const CapturedInputs&) const = default;
+    bool operator==(const CapturedConstants&) const = default;
   };
 
   // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
@@ -89,7 +89,7 @@ class Executor {
   void end_trace();
   void run_captured(const StepRun& step);
   void capture();
-  static CapturedInputs captured_inputs(const StepRun& step);
+  static CapturedConstants captured_inputs(const StepRun& step);
   void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
@@ -138,7 +138,7 @@ class Executor {
   std::vector<TypedSpan> gradient_norm_parts_;
   std::vector<double*> gradient_norm_sums_;
   std::optional<TypedSpan> loss_;
-  /// The program has a kDecide instruction.
+  /// Says whether the program has a kDecide instruction.
   bool decides_ = false;
   /// The loss buffer of this run, once all its sums are final.
   std::optional<std::array<double, kLossSlots>> loss_slots_;
@@ -147,14 +147,14 @@ class Executor {
   NonfiniteProbe* probe_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
-  /// The lanes record the times of this run's instructions.
+  /// Says whether the lanes record the times of this run's instructions.
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
   DiskRequestQueue disk_;
   bool has_run_ = false;
   /// The inputs with which the program was captured; nothing if it is not.
-  std::optional<CapturedInputs> captured_;
+  std::optional<CapturedConstants> captured_;
   PhaseClock phases_;
   LaneThreads lanes_;
 };

@@ -13,12 +13,13 @@ namespace ftrun {
 
 /// GpuOptions holds the options with which a rank uses its GPU.
 struct GpuOptions {
-  /// Host memory for copies is pinned. If false, it is pageable, and a copy blocks its lane.
+  /// Says whether host memory for copies is pinned. If false, it is pageable, and a copy blocks its
+  /// lane.
   bool pin_memory = true;
-  /// The device times of all instructions are measured.
+  /// Says whether the device times of all instructions are measured.
   bool timed = false;
-  /// Programs whose work is all on the device are captured once, and from then on replayed as a
-  /// whole.
+  /// Says whether programs whose work is all on the device are captured once, and from then on
+  /// replayed as a whole.
   bool step_graph = false;
 };
 

@@ -242,10 +242,10 @@ std::optional<DeviceTimes> GpuDevice::times() {
   return compute_device_times(program_, intervals());
 }
 
-std::vector<Interval> GpuDevice::intervals() {
+std::vector<RunInterval> GpuDevice::intervals() {
   if (!is_timed_) return {};
   drain();
-  std::vector<Interval> intervals;
+  std::vector<RunInterval> intervals;
   for (const Timing& timing : timings_)
     intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
                          kernels().milliseconds(run_begin_->get(), timing.end.get()) * 1e-3});

@@ -26,7 +26,7 @@ class GpuDevice final : public LaneDevice {
   bool waits_are_over(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
-  std::vector<Interval> intervals() override;
+  std::vector<RunInterval> intervals() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
   void write_f64(Lane lane, double* to, std::span<const double> numbers) override;
@@ -99,7 +99,7 @@ class GpuDevice final : public LaneDevice {
   /// The timing events of each instruction, made before the first timed run.
   std::vector<Timing> timings_;
   std::optional<GpuEvent> run_begin_;
-  /// The times of this run are recorded.
+  /// Says whether the times of this run are recorded.
   bool is_timed_ = false;
 
   /// The sizes that plan() found necessary, in bytes or elements, and the number of sums on the

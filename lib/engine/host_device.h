@@ -14,7 +14,7 @@ class HostDevice final : public LaneDevice {
   bool waits_are_over(const Instr&) override { return true; }
   bool is_asynchronous() const override { return false; }
   std::optional<DeviceTimes> times() override { return std::nullopt; }
-  std::vector<Interval> intervals() override { return {}; }
+  std::vector<RunInterval> intervals() override { return {}; }
 
   void clear(Lane lane, const TypedSpan& to) override;
   void write_f64(Lane lane, double* to, std::span<const double> numbers) override;

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/mix_bits.h"
 #include "base/run_in_parallel.h"
-#include "inputs/row_lengths.h"
+#include "inputs/row_norms.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
 
@@ -149,7 +149,7 @@ void InitialWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
                           std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
     return read_adapter(*adapter_, stored->second, begin, end, out);
-  if (tensor.initial.source == InitialSource::kRowLengths) return copy_lengths(tensor, begin, out);
+  if (tensor.initial.source == InitialSource::kRowNorms) return copy_row_norms(tensor, begin, out);
   if (tensor.initial.source != InitialSource::kFolder)
     return compute_initial_values(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
@@ -162,24 +162,24 @@ const TensorInfo& InitialWeights::tensor_of(const std::string& name) const {
   return *found;
 }
 
-void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
-  require(model_ != nullptr, "lengths of rows are requested after check_fit");
+void InitialWeights::measure_row_norms(const std::vector<TensorPart>& wanted, size_t threads) {
+  require(model_ != nullptr, "norms of rows are requested after check_fit");
   for (const TensorPart& part : wanted)
     if (!stored_.contains(part.tensor->name))
-      lengths_[part.tensor->name] = {
+      row_norms_[part.tensor->name] = {
           part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
   run_in_parallel(
       wanted.size(),
       [&](size_t i) {
-        if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end())
+        if (const auto found = row_norms_.find(wanted[i].tensor->name); found != row_norms_.end())
           measure(*wanted[i].tensor, found->second);
       },
       threads);
 }
 
-/// Measures the row lengths of the weights as layers read them: rounds the values to the dtype of
+/// Measures the row norms of the weights as layers read them: rounds the values to the dtype of
 /// the layers first.
-void InitialWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
+void InitialWeights::measure(const TensorInfo& magnitudes, RowNorms& norms) const {
   const std::string module = lora_module(magnitudes.name);
   // Linear layers that are parts of one module of the files share A.
   const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
@@ -197,16 +197,16 @@ void InitialWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) con
     };
   }
   BaseWeights base(*model_, folder_);
-  std::vector<double> exact(lengths.values.size());
-  row_lengths(base, module + ".weight", adapter, lengths.begin, exact, as_read);
-  std::transform(exact.begin(), exact.end(), lengths.values.begin(),
+  std::vector<double> exact(norms.values.size());
+  row_norms(base, module + ".weight", adapter, norms.begin, exact, as_read);
+  std::transform(exact.begin(), exact.end(), norms.values.begin(),
                  [](double length) { return static_cast<float>(length); });
 }
 
-void InitialWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin,
-                                  std::span<float> out) const {
-  const auto found = lengths_.find(magnitudes.name);
-  if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
+void InitialWeights::copy_row_norms(const TensorInfo& magnitudes, int64_t begin,
+                                    std::span<float> out) const {
+  const auto found = row_norms_.find(magnitudes.name);
+  if (found == row_norms_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
   const auto& [first, values] = found->second;
   require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values),
           "the elements were measured before");

@@ -38,23 +38,23 @@ class InitialWeights {
   /// Throws Error(kBadInput) for a folder that does not fit `model`, with the name of every tensor
   /// that is missing, unknown or misshapen. `model` is borrowed.
   void check_fit(const ModelDescription& model);
-  /// Computes the row lengths of the wanted parts of tensors of InitialSource::kRowLengths, each
+  /// Computes the row norms of the wanted parts of tensors of InitialSource::kRowNorms, each
   /// once, on `threads` threads. Call it before these tensors are read.
-  void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
+  void measure_row_norms(const std::vector<TensorPart>& wanted, size_t threads);
   /// Reads elements [begin, end) of a tensor, converted to fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;
   /// Releases the memory of elements that are not read again.
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
-  /// Lengths holds the lengths of rows from `begin` on.
-  struct Lengths {
+  /// RowNorms holds the norms of rows from `begin` on.
+  struct RowNorms {
     int64_t begin = 0;
     std::vector<float> values;
   };
   const TensorInfo& tensor_of(const std::string& name) const;
-  void measure(const TensorInfo& magnitudes, Lengths& lengths) const;
-  void copy_lengths(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const;
+  void measure(const TensorInfo& magnitudes, RowNorms& norms) const;
+  void copy_row_norms(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const;
 
   const ModelFolder& folder_;
   uint64_t seed_;
@@ -63,8 +63,8 @@ class InitialWeights {
   const ModelDescription* model_ = nullptr;
   /// The tensors of `adapter_`, by the model's names; check_fit() fills the map.
   std::map<std::string, AdapterTensor> stored_;
-  /// The computed row lengths, by the tensor's name.
-  std::map<std::string, Lengths> lengths_;
+  /// The computed row norms, by the tensor's name.
+  std::map<std::string, RowNorms> row_norms_;
 };
 
 }  // namespace ftrun

@@ -67,7 +67,7 @@ class LaneDevice {
   virtual std::optional<DeviceTimes> times() = 0;
   /// Waits for the last run, and returns the interval of each instruction if an asynchronous device
   /// has recorded them.
-  virtual std::vector<Interval> intervals() = 0;
+  virtual std::vector<RunInterval> intervals() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
   /// Writes numbers to `to`; `numbers` may change once this returns.

@@ -58,8 +58,8 @@ void LaneThreads::plan(const Program& program) {
     const auto lane = static_cast<size_t>(instr.lane);
     LaneInstr planned{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
-      int64_t& after = planned.after[static_cast<size_t>(program.instr(wait).lane)];
-      after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
+      int64_t& count = planned.done_first[static_cast<size_t>(program.instr(wait).lane)];
+      count = std::max(count, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
     }
     ordinal_[i] = length[lane]++;
     auto& of_thread = instrs_[thread_of(instr.lane)];
@@ -135,7 +135,7 @@ void LaneThreads::run_instrs(size_t worker) {
 /// `instr` waits for.
 bool LaneThreads::done_before(const LaneInstr& instr, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
-    if (done_[lane] < instr.after[lane]) return false;
+    if (done_[lane] < instr.done_first[lane]) return false;
   return true;
 }
 
@@ -147,7 +147,7 @@ bool LaneThreads::is_ready(InstrId id) {
 
 bool LaneThreads::stages_done_before(const LaneInstr& instr) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
-                     [&](size_t lane) { return done_[lane] >= instr.after[lane]; });
+                     [&](size_t lane) { return done_[lane] >= instr.done_first[lane]; });
 }
 
 /// Wakes the waiting threads whose condition holds. The caller holds the mutex.

@@ -58,7 +58,7 @@ class LaneThreads {
     InstrId id;
     size_t lane;
     /// The number of instructions of each other lane that must be done first.
-    std::vector<int64_t> after;
+    std::vector<int64_t> done_first;
   };
 
   void plan(const Program& program);

@@ -113,7 +113,7 @@ auto RankMemory::allocate_or_explain(int64_t bytes, Tier tier,
     const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
     throw Error(ExitCode::kEnvironment, refusal_text(bytes, tier, what(), error),
-                pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
+                pins ? cat(error.remedy(), "; or set pin_memory: false for what is offloaded")
                 : remedy_ ? remedy_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
   }
@@ -235,7 +235,7 @@ void RankMemory::write(const Program& program, const BufferRange& range, const v
     gpu_->upload(at(program, range), data, range.bytes);
 }
 
-void RankMemory::populate(const Program& program, BufferId buffer) const {
+void RankMemory::allocate_pages(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
   // If the kernel does not know this advice (before Linux 5.14), pages are allocated when they are
   // first written.

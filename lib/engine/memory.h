@@ -101,7 +101,7 @@ class RankMemory {
 
   /// Makes the kernel allocate the pages of a persistent buffer in main memory; the buffer's
   /// content is unchanged.
-  void populate(const Program& program, BufferId buffer) const;
+  void allocate_pages(const Program& program, BufferId buffer) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const BufferRange& range, void* data) const;

@@ -31,7 +31,7 @@ constexpr int64_t kPackedPart = int64_t{1} << 18;
 /// Returns a slice of this rank's part of a tensor as boxes of the whole tensor. In the unit these
 /// lie one after another. If `block` > 1, `tensor` and the boxes count in blocks of `block`
 /// elements.
-std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
+std::vector<Box> boxes_of(const TensorInfo& tensor, const TensorSlice& slice, int64_t block) {
   return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }
 
@@ -104,30 +104,30 @@ std::string ModelState::kind_of(int32_t state) const {
   return state < 0 ? "param" : options_.optimizer_states[static_cast<size_t>(state)].name;
 }
 
-DType ModelState::dtype(const StatePiece& piece) const {
+DType ModelState::dtype(const UnitStatePiece& piece) const {
   return program_.at(piece.range.buffer).format.dtype;
 }
 
-DType ModelState::stored_dtype(const StatePiece& piece) const {
-  for (const StatePiece& other : pieces_)
-    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) &&
+DType ModelState::stored_dtype(const UnitStatePiece& piece) const {
+  for (const UnitStatePiece& other : pieces_)
+    if (other.state == (piece.state < 0 ? UnitStatePiece::kParam : piece.state) &&
         other.unit == piece.unit)
       return dtype(other);
   return dtype(piece);
 }
 
-const PackedFormat& ModelState::packed(const StatePiece& piece) const {
+const PackedFormat& ModelState::packed(const UnitStatePiece& piece) const {
   return program_.at(piece.range.buffer).format.packed;
 }
 
 /// Leaves out tensors that do not have the piece's state: a unit may have tensors with and without
 /// it.
-std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
-                                         int64_t end) const {
+std::vector<TensorSlice> ModelState::slices_of(const UnitStatePiece& piece, int64_t begin,
+                                               int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
-  std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), begin, end);
+  std::vector<TensorSlice> slices = slices_in(partition_.unit(piece.unit), begin, end);
   if (piece.state < 0) return slices;
-  std::erase_if(slices, [&](const Slice& slice) {
+  std::erase_if(slices, [&](const TensorSlice& slice) {
     const TensorInfo& tensor = model_.tensor(slice.tensor);
     return !options_.has_state(tensor,
                                options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
@@ -136,7 +136,7 @@ std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
   return slices;
 }
 
-TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const {
+TensorInfo ModelState::stored_tensor(const UnitStatePiece& piece, TensorId id) const {
   TensorInfo stored = model_.tensor(id);
   if (piece.straddling >= 0) {
     stored.local = whole_box(stored.shape);
@@ -148,18 +148,18 @@ TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const
   return stored;
 }
 
-int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
+int64_t ModelState::bytes_of(const UnitStatePiece& piece, int64_t elements) const {
   return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
-BufferRange ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
+BufferRange ModelState::range_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const {
   return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
           bytes_of(piece, end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, converted from `source`. They are whole sectors if the
 /// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
-void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
+void ModelState::store(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
                        const void* data, std::byte* room) {
   const BufferRange to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
@@ -178,7 +178,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 
 /// Reads elements [begin, end) of the unit in their stored dtype. If they lie on disk and
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
-void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+void ModelState::read_elements(const UnitStatePiece& piece, int64_t begin, int64_t end, void* out,
                                StateReadOptions reading) const {
   const BufferRange from = range_of(piece, begin, end);
   if (!memory_.is_on_disk(program_, from)) return memory_.read(program_, from, out);
@@ -202,8 +202,8 @@ void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t e
   }
 }
 
-void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                                   StateReadOptions reading) const {
+void ModelState::read_elements_f32(const UnitStatePiece& piece, int64_t begin, int64_t end,
+                                   float* out, StateReadOptions reading) const {
   if (dtype(piece) == DType::kF32) return read_elements(piece, begin, end, out, reading);
   if (const PackedFormat& format = packed(piece)) {
     const int64_t first = begin / kPackedRecord * kPackedRecord;
@@ -219,10 +219,10 @@ void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64
 
 /// Fills a piece, in place if its dtype and tier allow it, else chunk by chunk. Chunks set padding
 /// to zero; in place it stays as it is.
-void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
+void ModelState::fill(const UnitStatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
-    for (const Slice& slice : slices_of(piece, begin, end)) {
+    for (const TensorSlice& slice : slices_of(piece, begin, end)) {
       const TensorInfo tensor = stored_tensor(piece, slice.tensor);
       std::byte* at = to + (slice.position_in_unit - begin) / piece.block * size;
       for (const Box& box : boxes_of(tensor, slice, piece.block)) {
@@ -244,7 +244,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
 }
 
 ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) const {
-  return [&initial](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
+  return [&initial](const UnitStatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -266,7 +266,8 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) co
 
 /// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
 /// scales of the whole tensor.
-void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial) {
+void ModelState::pack(const UnitStatePiece& piece, const TensorSlice& slice,
+                      const InitialWeights& initial) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
@@ -277,7 +278,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
     initial.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  const PackScales scales =
+  const PackedScales scales =
       scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
@@ -296,38 +297,40 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
 }
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
-void ModelState::fill_initial(const StatePiece& piece, const InitialWeights& initial) {
+void ModelState::fill_initial(const UnitStatePiece& piece, const InitialWeights& initial) {
   if (!packed(piece)) return fill(piece, DType::kF32, make_reader(initial));
-  const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
+  const std::vector<TensorSlice> slices =
+      slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(
         slices.size(), [&](size_t i) { pack(piece, slices[i], initial); },
         static_cast<size_t>(kernel_threads()));
     return;
   }
-  for (const Slice& slice : slices) pack(piece, slice, initial);
+  for (const TensorSlice& slice : slices) pack(piece, slice, initial);
 }
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
 /// needs no work.
-void ModelState::fill_constant(const StatePiece& piece, double number) {
+void ModelState::fill_constant(const UnitStatePiece& piece, double number) {
   if (number == 0.0) return;
   fill(piece, DType::kF32,
-       [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
+       [number](const UnitStatePiece&, const TensorInfo&, const Box& box, void* out) {
          std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
        });
 }
 
-/// Measures the row lengths that are the initial DoRA magnitudes, for the pieces of this rank that
+/// Measures the row norms that are the initial DoRA magnitudes, for the pieces of this rank that
 /// are filled from `initial` (`is_read`).
-void ModelState::measure_lengths(InitialWeights& initial,
-                                 const std::function<bool(const StatePiece&)>& is_read) const {
+void ModelState::measure_row_norms(
+    InitialWeights& initial, const std::function<bool(const UnitStatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (!is_read(piece)) continue;
-    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
+    for (const TensorSlice& slice :
+         slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
-      if (tensor.initial.source != InitialSource::kRowLengths) continue;
+      if (tensor.initial.source != InitialSource::kRowNorms) continue;
       for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
         TensorPart& part =
             wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
@@ -338,13 +341,13 @@ void ModelState::measure_lengths(InitialWeights& initial,
   }
   std::vector<TensorPart> parts;
   for (const auto& [id, part] : wanted) parts.push_back(part);
-  initial.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
+  initial.measure_row_norms(parts, static_cast<size_t>(kernel_threads()));
 }
 
 void ModelState::load(InitialWeights initial) {
   initial.check_fit(model_);
-  measure_lengths(initial, [](const StatePiece& piece) { return piece.state < 0; });
-  for (const StatePiece& piece : pieces_) {
+  measure_row_norms(initial, [](const UnitStatePiece& piece) { return piece.state < 0; });
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.state < 0)
       fill_initial(piece, initial);
     else
@@ -357,13 +360,13 @@ void ModelState::load(InitialWeights initial) {
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
   std::vector<StateConversion> conversions = checkpoint.check_states(states());
   initial.check_fit(model_);
-  measure_lengths(initial, [&](const StatePiece& piece) { return !trains(piece); });
-  const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+  measure_row_norms(initial, [&](const UnitStatePiece& piece) { return !trains(piece); });
+  const ReadTensor read = [&](const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
-    checkpoint.read(
-        StateSlice{tensor.name, kind_of(piece.state), stored_dtype(piece), tensor.shape, box, out});
+    checkpoint.read(StateTensorSlice{tensor.name, kind_of(piece.state), stored_dtype(piece),
+                                     tensor.shape, box, out});
   };
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (trains(piece))
       fill(piece, stored_dtype(piece), read);
     else
@@ -374,15 +377,15 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWei
   return conversions;
 }
 
-std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
+std::vector<StateTensorSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return saved_slices({.sectors = sectors});
 }
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
 /// elsewhere on the disk.
-std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+std::vector<StateTensorSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_main_memory;
-  for (const StatePiece& piece : pieces_) {
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
     const BufferRange from = range_of(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
@@ -398,18 +401,18 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
 
 void ModelState::populate_snapshot() const {
   const BufferId buffer = find_persistent(program_, PersistentKind::kSnapshot, Tier::kHost);
-  if (buffer >= 0) memory_.populate(program_, buffer);
+  if (buffer >= 0) memory_.allocate_pages(program_, buffer);
 }
 
 void ModelState::release_snapshot() {
   memory_.end_disk_snapshot();
 }
 
-std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const {
-  std::vector<StateSlice> mine;
-  for (const StatePiece& piece : pieces_) {
+std::vector<StateTensorSlice> ModelState::saved_slices(StateReadOptions reading) const {
+  std::vector<StateTensorSlice> mine;
+  for (const UnitStatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
-    for (const Slice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
+    for (const TensorSlice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
       const TensorInfo tensor = stored_tensor(piece, slice.tensor);
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
@@ -422,11 +425,12 @@ std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const
   return mine;
 }
 
-/// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit. It
-/// refers to the state itself, or to the copy in the snapshot.
-StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first, StateReadOptions reading) const {
-  StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
+/// Makes the StateTensorSlice of `box` of the tensor, which begins at element `first` of the unit.
+/// It refers to the state itself, or to the copy in the snapshot.
+StateTensorSlice ModelState::saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
+                                         const Box& box, int64_t first,
+                                         StateReadOptions reading) const {
+  StateTensorSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.is_on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
@@ -460,7 +464,7 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
   const auto [unit, start] = location_of(id);
   std::vector<float> room;
-  const int split = holders_[static_cast<size_t>(unit->id)].split;
+  const int split = holders_[static_cast<size_t>(unit->id)].split_ranks;
   for (int index = 0; index < split; index += found->copies) {
     const Box part = local_part(*found, index);
     const UnitRange wanted{elements_before(found->shape, part, begin),
@@ -485,27 +489,28 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
 }
 
 int64_t ModelState::gather_bytes(int64_t elements) const {
-  const bool divided = std::any_of(holders_.begin(), holders_.end(),
-                                   [](const UnitHolders& holders) { return holders.split > 1; });
+  const bool divided =
+      std::any_of(holders_.begin(), holders_.end(),
+                  [](const UnitHolders& holders) { return holders.split_ranks > 1; });
   int64_t bytes = 0;
-  for (const StatePiece& piece : pieces_)
-    if (piece.state == StatePiece::kParam && dtype(piece) != DType::kF32)
+  for (const UnitStatePiece& piece : pieces_)
+    if (piece.state == UnitStatePiece::kParam && dtype(piece) != DType::kF32)
       bytes = std::max(bytes, packed(piece) ? packed(piece).bytes(elements + kPackedRecord)
                                             : elements * dtype_bytes(dtype(piece)));
   return bytes + (divided ? elements * dtype_bytes(DType::kF32) : 0);
 }
 
 /// Returns the parameters of a unit that this rank holds.
-const StatePiece& ModelState::parameters_of(UnitId unit) const {
-  for (const StatePiece& piece : pieces_)
-    if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
+const UnitStatePiece& ModelState::parameters_of(UnitId unit) const {
+  for (const UnitStatePiece& piece : pieces_)
+    if (piece.state == UnitStatePiece::kParam && piece.unit == unit) return piece;
   bug(cat("this rank holds no parameters of unit ", unit));
 }
 
 /// Returns the unit of a tensor, and the element of the unit where the tensor begins.
 std::pair<const Unit*, int64_t> ModelState::location_of(TensorId tensor) const {
   for (const Unit& unit : partition_.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       if (slice.tensor == tensor) {
         require(slice.offset == 0, "a tensor lies in its unit as one slice");
         return {&unit, slice.position_in_unit};

@@ -47,12 +47,12 @@ class ModelState {
   /// state, the first of them writes it. The slices refer to the state itself, which must not
   /// change while they are read. State on disk is read through `sectors` (a multiple of 4096
   /// bytes), if given, by one thread at a time.
-  std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
+  std::vector<StateTensorSlice> slices(std::span<std::byte> sectors = {}) const;
 
   /// Copies the present state (StateOptions::snapshots) and lists the slices of the copy, which
   /// another thread may read while training continues. The copy stays until release_snapshot();
   /// there is one at a time. Must not be called while lanes run.
-  std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
+  std::vector<StateTensorSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
   /// Makes the kernel allocate the copy's pages, so that the first copy need not wait for them. Any
   /// thread may call it.
@@ -74,46 +74,46 @@ class ModelState {
  private:
   /// ReadTensor reads a state of a unit's tensor: it fills `out` with a box of the tensor, row by
   /// row.
-  using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
+  using ReadTensor = std::function<void(const UnitStatePiece& piece, const TensorInfo& tensor,
                                         const Box& box, void* out)>;
 
-  bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
+  bool trains(const UnitStatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
   ReadTensor make_reader(const InitialWeights& initial) const;
   std::string kind_of(int32_t state) const;
   /// Returns the dtype of a state as a checkpoint holds it.
-  DType stored_dtype(const StatePiece& piece) const;
-  DType dtype(const StatePiece& piece) const;
-  const PackedFormat& packed(const StatePiece& piece) const;
+  DType stored_dtype(const UnitStatePiece& piece) const;
+  DType dtype(const UnitStatePiece& piece) const;
+  const PackedFormat& packed(const UnitStatePiece& piece) const;
   /// Lists the slices of the tensors whose state lies in elements [begin, end) of a piece.
-  std::vector<Slice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
+  std::vector<TensorSlice> slices_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const;
   /// Returns the shape in which checkpoints hold a tensor's state: a state of blocks has the shape
   /// of the blocks.
-  TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
-  int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
-  BufferRange range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateSlice> saved_slices(StateReadOptions reading) const;
-  StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                         int64_t first, StateReadOptions reading) const;
-  void fill(const StatePiece& piece, DType source, const ReadTensor& read);
-  void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
-  void measure_lengths(InitialWeights& initial,
-                       const std::function<bool(const StatePiece&)>& is_read) const;
-  void fill_initial(const StatePiece& piece, const InitialWeights& initial);
-  void fill_constant(const StatePiece& piece, double number);
-  void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
-             std::byte* room);
+  TensorInfo stored_tensor(const UnitStatePiece& piece, TensorId id) const;
+  int64_t bytes_of(const UnitStatePiece& piece, int64_t elements) const;
+  BufferRange range_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const;
+  std::vector<StateTensorSlice> saved_slices(StateReadOptions reading) const;
+  StateTensorSlice saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
+                               const Box& box, int64_t first, StateReadOptions reading) const;
+  void fill(const UnitStatePiece& piece, DType source, const ReadTensor& read);
+  void pack(const UnitStatePiece& piece, const TensorSlice& slice, const InitialWeights& initial);
+  void measure_row_norms(InitialWeights& initial,
+                         const std::function<bool(const UnitStatePiece&)>& is_read) const;
+  void fill_initial(const UnitStatePiece& piece, const InitialWeights& initial);
+  void fill_constant(const UnitStatePiece& piece, double number);
+  void store(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
+             const void* data, std::byte* room);
   std::pair<const Unit*, int64_t> location_of(TensorId tensor) const;
   void gather_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                    Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;
-  const StatePiece& parameters_of(UnitId unit) const;
-  void read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+  const UnitStatePiece& parameters_of(UnitId unit) const;
+  void read_elements(const UnitStatePiece& piece, int64_t begin, int64_t end, void* out,
                      StateReadOptions reading = {}) const;
-  void read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
+  void read_elements_f32(const UnitStatePiece& piece, int64_t begin, int64_t end, float* out,
                          StateReadOptions reading) const;
 
   const ModelDescription& model_;
   const Program& program_;
-  const std::vector<StatePiece>& pieces_;
+  const std::vector<UnitStatePiece>& pieces_;
   const std::vector<UnitHolders>& holders_;
   const Partition& partition_;
   const StateOptions& options_;

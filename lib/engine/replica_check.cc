@@ -128,29 +128,31 @@ ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory,
 void ReplicaCheck::list_parts(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   const std::vector<OptimizerStateSpec>& states = plan.options.state.optimizer_states;
-  std::map<std::tuple<int32_t, bool, int>, StateSet> sets;
-  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(states.size()); ++state)
+  std::map<std::tuple<int32_t, bool, int>, HashedStateSet> sets;
+  for (int32_t state = UnitStatePiece::kWorking; state < static_cast<int32_t>(states.size());
+       ++state)
     for (const bool cut : {false, true})
       for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
-  for (const StatePiece& piece : plan.train.pieces) {
+  for (const UnitStatePiece& piece : plan.train.pieces) {
     if (memory_.is_on_disk(program_, piece.range)) continue;
     const Unit& unit = plan.partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded_numel;
     const std::string kind = piece.state >= 0 ? states[static_cast<size_t>(piece.state)].name
-                             : piece.state == StatePiece::kParam ? "parameters"
-                                                                 : "working copy of the parameters";
+                             : piece.state == UnitStatePiece::kParam
+                                 ? "parameters"
+                                 : "working copy of the parameters";
     if (piece.straddling >= 0) {
-      StateSet& all = sets[{piece.state, false, 2}];
+      HashedStateSet& all = sets[{piece.state, false, 2}];
       const std::string& name = model.tensor(piece.straddling).name;
       all.key += cat(name, " scales\n");
       all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
       continue;
     }
-    for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
+    for (const TensorSlice& slice : slices_in(unit, piece.begin, piece.end)) {
       const TensorInfo& tensor = model.tensor(slice.tensor);
       const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;
-      StateSet& set = sets[{piece.state, cut, copied}];
+      HashedStateSet& set = sets[{piece.state, cut, copied}];
       set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ',
                      shape_text(tensor.local.extent), ' ', slice.offset, ' ', slice.extent, '\n');
       set.parts.push_back(
@@ -168,7 +170,7 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
 
 void ReplicaCheck::find_replicated() {
   std::string keys;
-  for (const StateSet& set : sets_) keys += cat(set.key, ' ');
+  for (const HashedStateSet& set : sets_) keys += cat(set.key, ' ');
   const std::vector<std::string> all = all_gather_(keys);
   for (size_t s = 0; s < sets_.size(); ++s)
     for (const auto& [key, ranks] : by_text(words_at(all, s))) {
@@ -178,7 +180,7 @@ void ReplicaCheck::find_replicated() {
     }
 }
 
-uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
+uint64_t ReplicaCheck::hash_of(const HashedState& part) const {
   if (memory_.is_in_main_memory(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;
@@ -192,7 +194,7 @@ uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
 }
 
 /// Returns the hash of each part of a set.
-std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
+std::vector<uint64_t> ReplicaCheck::hashes(const HashedStateSet& set) const {
   std::vector<uint64_t> found(set.parts.size());
   const auto hash_part = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
@@ -211,7 +213,7 @@ void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;
   std::vector<double> sums(replicated_.size() * kQuarters * 2, 0.0);
-  for (const StateSet& set : sets_) {
+  for (const HashedStateSet& set : sets_) {
     if (set.replicated < 0) continue;
     const std::vector<uint64_t> parts = hashes(set);
     const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
@@ -233,7 +235,7 @@ void ReplicaCheck::check(int64_t step) const {
     }
 }
 
-std::string ReplicaCheck::hashes_text(const StateSet& set) const {
+std::string ReplicaCheck::hashes_text(const HashedStateSet& set) const {
   if (set.replicated < 0) return "-";
   std::string text = set.key;
   const std::vector<uint64_t> found = hashes(set);

@@ -35,16 +35,16 @@ class ReplicaCheck {
   void check(int64_t step) const;
 
  private:
-  /// StatePart holds the bytes of a tensor's state in this rank's memory.
-  struct StatePart {
+  /// HashedState holds the bytes of a tensor's state in this rank's memory.
+  struct HashedState {
     std::string name;
     BufferRange range;
   };
-  /// StateSet holds state parts of which the same ranks hold copies.
-  struct StateSet {
+  /// HashedStateSet holds state parts of which the same ranks hold copies.
+  struct HashedStateSet {
     /// A hash that identifies the parts of the model in the set.
     std::string key;
-    std::vector<StatePart> parts;
+    std::vector<HashedState> parts;
     /// The index in replicated_ if another rank also holds the set; otherwise -1.
     int64_t replicated = -1;
   };
@@ -57,16 +57,16 @@ class ReplicaCheck {
 
   void list_parts(const StepPlan& plan);
   void find_replicated();
-  uint64_t hash_of(const StatePart& part) const;
-  std::vector<uint64_t> hashes(const StateSet& set) const;
-  std::string hashes_text(const StateSet& set) const;
+  uint64_t hash_of(const HashedState& part) const;
+  std::vector<uint64_t> hashes(const HashedStateSet& set) const;
+  std::string hashes_text(const HashedStateSet& set) const;
   [[noreturn]] void throw_divergence(size_t set, int64_t step) const;
 
   const Program& program_;
   const RankMemory& memory_;
   AllGatherTexts all_gather_;
   Sum sum_;
-  std::vector<StateSet> sets_;
+  std::vector<HashedStateSet> sets_;
   /// The replicated sets, in the same order on all ranks.
   std::vector<ReplicatedSet> replicated_;
 };

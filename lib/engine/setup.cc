@@ -9,7 +9,7 @@
 #include "config/model_name.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
-#include "program/savings.h"
+#include "program/memory_savings.h"
 
 namespace ftrun {
 namespace {
@@ -31,7 +31,7 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 /// otherwise the first step would allocate these, and they would count as memory of the model.
 /// Returns the bytes that the process holds afterwards.
 int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
-  buffers.populate();
+  buffers.allocate_pages();
   if (gpu == nullptr) {
     const HostBlock operands(warm_up_bytes(), "the first matrix multiplication");
     warm_up_matmul(operands.data());

@@ -17,7 +17,7 @@ namespace ftrun {
 /// StepSums holds the sums of a training step before its updates; they are equal on all ranks.
 struct StepSums {
   /// The sum of token losses and the number of counted tokens.
-  double loss = 0;
+  double loss_sum = 0;
   double counted_tokens = 0;
   /// The norm of the gradients as they are in memory. It is not finite if any gradient is not.
   double gradient_norm = 0;
@@ -25,7 +25,7 @@ struct StepSums {
 
 /// StepDecision is the caller's decision, made from the sums.
 struct StepDecision {
-  /// The sums are finite; otherwise instructions marked `if_finite` do not run.
+  /// Says whether the sums are finite; if not, instructions marked `if_finite` do not run.
   bool finite = true;
   /// The factor by which the update multiplies each gradient.
   float update_gradient_factor = 1;
@@ -48,7 +48,7 @@ struct StepResult {
   double counted_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;
-  /// The decision found the sums finite, so the updates ran.
+  /// Says whether the decision found the sums finite, so the updates ran.
   bool finite = true;
   /// Seconds of communication with other ranks during which compute was idle; nothing on a GPU
   /// whose instructions are not timed.
@@ -66,7 +66,7 @@ struct StepRun {
   OptimizerConfig optimizer;
   /// The flags of this rank, which are summed over all ranks together with the loss.
   RankFlags flags;
-  /// The run records when each instruction runs (Executor::trace()).
+  /// Says whether the run records when each instruction runs (Executor::trace()).
   bool traced = false;
   /// The result of the last run.
   StepResult result;
@@ -100,7 +100,7 @@ struct RunTrace {
   std::chrono::steady_clock::time_point begin;
   /// The interval of each instruction; it has no length if the instruction did not run. On
   /// CPUs the interval of a collective begins when this rank starts it.
-  std::vector<Interval> instrs;
+  std::vector<RunInterval> instrs;
 };
 
 }  // namespace ftrun

@@ -80,9 +80,9 @@ struct Value {
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
-/// Kernels says for which kernels a graph is made. Kernels of CPUs and GPUs need different scratch
-/// memory, and compute different amounts of the head at a time.
-enum class Kernels : uint8_t { kCpu, kGpu };
+/// KernelDevice says for which kernels a graph is made. Kernels of CPUs and GPUs need different
+/// scratch memory, and compute different amounts of the head at a time.
+enum class KernelDevice : uint8_t { kCpu, kGpu };
 
 /// ModelDtypes holds the element types of a model's graphs, and the kernels that compute with them.
 /// Independently of the members, statistics (rstd, lse) are F32 (F64 if `compute` is F64), rotary
@@ -93,7 +93,7 @@ struct ModelDtypes {
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
-  Kernels kernels = Kernels::kCpu;
+  KernelDevice kernels = KernelDevice::kCpu;
   /// The packed format of the blocks' weight matrices, if these are packed; they do not train then.
   PackedFormat packed = {};
   bool operator==(const ModelDtypes&) const = default;

@@ -42,10 +42,11 @@ struct OpSpec {
   /// The communication that the operation performs among the ranks that its CollectiveAttrs name;
   /// no value: a kernel runs it.
   std::optional<CollectiveKind> collective = std::nullopt;
-  /// The operation must not run again in backward, because it would count the loss twice.
+  /// Says whether the operation must not run again in backward, because it would count the loss
+  /// twice.
   bool must_not_recompute = false;
-  /// The gradient operation accepts each rank's partial gradient of the result, a term of a sum
-  /// over the ranks (BackwardBuilder::accepts_partial_gradients()).
+  /// Says whether the gradient operation accepts each rank's partial gradient of the result, a term
+  /// of a sum over the ranks (BackwardBuilder::accepts_partial_gradients()).
   bool accepts_partial_gradients = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an

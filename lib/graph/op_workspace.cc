@@ -39,7 +39,7 @@ int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op) {
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
   const OpSpec& spec = op_spec(op.kind);
   const auto workspace =
-      graph.dtypes.kernels == Kernels::kGpu ? spec.gpu_workspace : spec.workspace;
+      graph.dtypes.kernels == KernelDevice::kGpu ? spec.gpu_workspace : spec.workspace;
   return workspace == nullptr ? 0 : workspace(graph, op);
 }
 

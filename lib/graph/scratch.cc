@@ -118,7 +118,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
     for (const ValueId id : list[i].in) mark(id);
     for (const ValueId id : list[i].out) mark(id);
     mark(list[i].workspace);
-    if (graph.dtypes.kernels == Kernels::kGpu && i > 0 && is_gpu_pair(list, i - 1))
+    if (graph.dtypes.kernels == KernelDevice::kGpu && i > 0 && is_gpu_pair(list, i - 1))
       mark(list[i - 1].workspace);
   }
   join_in_place(graph, list, scratch, requests, root);

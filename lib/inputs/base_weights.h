@@ -37,7 +37,7 @@ class BaseWeights {
   std::vector<std::byte> records_;
   /// The tensor whose scales are in scales_.
   std::string tensor_;
-  std::optional<PackScales> scales_;
+  std::optional<PackedScales> scales_;
 };
 
 }  // namespace ftrun

@@ -41,7 +41,7 @@ std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   if (location.pieces == 0) return files;
   const int64_t elements = element_count(location.shape);
   for (size_t i = 0; i < files.size(); ++i) {
-    ExportPart& part = files[i].parts.front();
+    ModelTensorInFile& part = files[i].parts.front();
     part.begin = static_cast<int64_t>(i) * elements;
     part.end = part.begin + elements;
   }

@@ -112,7 +112,7 @@ CheckedModelFolder checked_model_folder(const WrittenConfig& config) {
 
 std::optional<Problem> find_weights_problem(const Config& config, const ModelConfig& model) {
   try {
-    const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
+    const ModelDescription described = build_model(model, {}, GraphMode::kEvaluate);
     check_model_weights(described, open_model_folder(folder_of(config.model), described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;

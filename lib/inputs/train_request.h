@@ -13,15 +13,15 @@ namespace ftrun {
 
 /// ResumeRequest holds the options of `--resume`.
 struct ResumeRequest {
-  /// The run continues an earlier run of its folder, if there is one.
-  bool wanted = false;
+  /// Says whether the run continues an earlier run of its folder, if there is one.
+  bool is_wanted = false;
   /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
   /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
   std::vector<std::string> allowed;
 
   void resume_newest() {
-    wanted = true;
+    is_wanted = true;
     step.reset();
   }
 };
@@ -43,8 +43,8 @@ struct TrainRequest {
   /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 if not given.
   double stop_lead = 0;
   BuildInfo build;
-  /// Standard output is a terminal, on which rank 0 draws a live line.
-  bool terminal = false;
+  /// Says whether standard output is a terminal, on which rank 0 draws a live line.
+  bool draws_live_line = false;
 };
 
 }  // namespace ftrun

@@ -188,7 +188,7 @@ enum class CudnnUse {
 /// AttentionOptions choose the attention kernels of a GPU.
 struct AttentionOptions {
   CudnnUse cudnn = CudnnUse::kNever;
-  /// Rows may hold several documents; tokens do not attend across documents.
+  /// Says whether rows may hold several documents; tokens do not attend across documents.
   bool documents = false;
 };
 

@@ -19,7 +19,8 @@ struct OptimizerConfig;
 
 /// KernelContext holds the arguments of an operation that are not values of its graph.
 struct KernelContext {
-  /// Gradients of parameters are added to the old ones. False: they overwrite the old ones.
+  /// Says whether gradients of parameters are added to the old ones. False: they overwrite the old
+  /// ones.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
   /// The inputs of dropout masks besides the step's key: the layer of the model, and the index of
@@ -86,12 +87,12 @@ struct FlatUpdate {
   /// The index of the first element among all parameters that a tensor-parallel rank uses, which
   /// does not depend on how data-parallel ranks and calls cut them. It decides the random bits of
   /// stochastic rounding.
-  int64_t first_index = 0;
+  int64_t first_element = 0;
 };
 
 /// Returns StepScalars::rounding_key of a step. Stochastic rounding chooses one of the two
 /// neighbors with probabilities that make the expected result exact; its bits depend only on this
-/// key and FlatUpdate::first_index.
+/// key and FlatUpdate::first_element.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
 /// Returns StepScalars::dropout_key of a step. The elements that dropout sets to 0 depend only on

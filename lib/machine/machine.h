@@ -82,8 +82,8 @@ struct Machine {
   double disk_read_bandwidth = 0, disk_write_bandwidth = 0;
   /// The minimum seconds that an operation takes.
   double min_op_seconds = 0;
-  /// Full recompute runs the whole forward list of a layer again, as another program does
-  /// (SoftwareStack); ftrun recomputes only what backward reads.
+  /// Says whether full recompute runs the whole forward list of a layer again, as another program
+  /// does (SoftwareStack); ftrun recomputes only what backward reads.
   bool recomputes_whole_layers = false;
   /// The price of a device for an hour.
   DevicePrice price;

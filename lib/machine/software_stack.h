@@ -20,7 +20,7 @@ struct SoftwareStack {
   /// most of it is hidden behind matrix multiplications of the same layer.
   double intra_node = 1;
   double inter_node = 1;
-  /// Full recompute runs the whole forward list of a layer again, with its last matrix
+  /// Says whether full recompute runs the whole forward list of a layer again, with its last matrix
   /// multiplication and collective, whose results backward does not read.
   bool recomputes_whole_layers = false;
 

@@ -27,9 +27,9 @@ struct BlockAdapter {
   /// The adapter of each linear layer; those of one module (TensorNames::linear_layers) have the
   /// same adapter.
   std::array<LowRank, kProjections> by_projection;
-  /// Magnitudes of the block's linear layers (Liu et al. 2024, "DoRA"): row o of W + scale B A is
-  /// divided by its length and multiplied by the magnitude m[o], which trains and begins as that
-  /// length.
+  /// Says whether the block's linear layers have magnitudes (Liu et al. 2024, "DoRA"): row o of W +
+  /// scale B A is divided by its norm and multiplied by the magnitude m[o], which trains and begins
+  /// as that norm.
   bool magnitudes = false;
 
   const LowRank& at(Projection projection) const {
@@ -58,7 +58,7 @@ struct Adapter {
 struct LoraOptions {
   int64_t r = 8;
   double alpha = 8;
-  /// The scale is alpha / sqrt(r) instead of alpha / r.
+  /// Says whether the scale is alpha / sqrt(r) instead of alpha / r.
   bool rank_stabilized = false;
   /// The modules with adapters: those whose path is an entry or ends with "." and an entry or, if
   /// `target_pattern` is given instead, whose whole path matches that regular expression.
@@ -80,7 +80,7 @@ struct LoraOptions {
   LoraInit init = LoraInit::kUniform;
   /// The dropout probability, from 0 to below 1.
   double dropout = 0;
-  /// The adapters have magnitudes (BlockAdapter::magnitudes).
+  /// Says whether the adapters have magnitudes (BlockAdapter::magnitudes).
   bool magnitudes = false;
   bool operator==(const LoraOptions&) const = default;
 };

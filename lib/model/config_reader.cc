@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t kLongestShown = 60;
 
-std::string range_text(WholeRange range) {
+std::string range_text(WholeNumberRange range) {
   return cat("a whole number from ", range.low, " to ", range.high);
 }
 
-bool fits(const nlohmann::json& value, WholeRange range) {
+bool fits(const nlohmann::json& value, WholeNumberRange range) {
   if (!value.is_number_integer()) return false;
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
     return false;
@@ -59,7 +59,7 @@ ConfigReader ConfigReader::inner(const char* key) const {
   return {object_.at(key), findings_, cat(prefix_, key, ".")};
 }
 
-int64_t ConfigReader::whole(const char* key, WholeRange range) {
+int64_t ConfigReader::whole(const char* key, WholeNumberRange range) {
   if (has(key) && object_.at(key).is_null()) {
     problem(key, "found null; expected " + range_text(range));
   } else if (!has(key)) {
@@ -68,7 +68,7 @@ int64_t ConfigReader::whole(const char* key, WholeRange range) {
   return whole_or(key, range.low, range);
 }
 
-int64_t ConfigReader::whole_or(const char* key, int64_t fallback, WholeRange range) {
+int64_t ConfigReader::whole_or(const char* key, int64_t fallback, WholeNumberRange range) {
   const nlohmann::json* value = find(key);
   if (!value) return fallback;
   if (fits(*value, range)) return value->get<int64_t>();

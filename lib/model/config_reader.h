@@ -16,9 +16,9 @@ struct ConfigFindings {
   std::vector<std::string> unsupported;
 };
 
-/// WholeRange is the allowed range of a whole number; its bounds keep every product of dimensions
-/// below 2^63.
-struct WholeRange {
+/// WholeNumberRange is the allowed range of a whole number; its bounds keep every product of
+/// dimensions below 2^63.
+struct WholeNumberRange {
   int64_t low = 1;
   int64_t high = int64_t{1} << 20;
 };
@@ -40,8 +40,8 @@ class ConfigReader {
   /// Returns a reader of an inner object, which records problems under "key.".
   ConfigReader inner(const char* key) const;
 
-  int64_t whole(const char* key, WholeRange range);
-  int64_t whole_or(const char* key, int64_t fallback, WholeRange range);
+  int64_t whole(const char* key, WholeNumberRange range);
+  int64_t whole_or(const char* key, int64_t fallback, WholeNumberRange range);
   /// Reads a finite number; `positive` refuses zero and below.
   double number(const char* key, double fallback, bool positive);
   double number_or(const char* key, double fallback, bool positive);

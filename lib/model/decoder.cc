@@ -97,8 +97,8 @@ ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x,
 }
 
 /// Emits x + r and its norm, which is the sum itself where there is no norm.
-ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
-                                 const std::optional<NormParams>& norm) {
+ops::SumAndNormValues add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
+                                       const std::optional<NormParams>& norm) {
   if (c.norm == NormKind::kLayer || !norm) {
     const ValueId sum = ops::add(g, x, r);
     return {sum, add_norm(g, c, sum, norm)};
@@ -297,10 +297,10 @@ class SplitLinearLayers {
     if (lora.dropout.probability > 0) {
       DropoutAttrs dropout = lora.dropout;
       dropout.gradient_ranks = attrs.gradient_ranks;
-      dropout.rest = true;
+      dropout.returns_dropped_part = true;
       rest = ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1,
                          {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
-      dropout.rest = false;
+      dropout.returns_dropped_part = false;
       kept = ops::dropout(g_, x, dropout);
     }
     const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
@@ -541,7 +541,7 @@ class BlockBinder {
 /// DecoderBuilder builds layers and graphs into one description.
 class DecoderBuilder {
  public:
-  DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+  DecoderBuilder(const ModelConfig& config, const BatchShape& batch, GraphMode mode,
                  const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                  const TensorSplit& split, const Adapter& adapter)
       : c_(config),
@@ -591,7 +591,7 @@ class DecoderBuilder {
   }
 
  private:
-  bool train() const { return mode_ == Mode::kTrain; }
+  bool train() const { return mode_ == GraphMode::kTrain; }
   static std::string weight_of(std::string_view module) { return cat(module, ".weight"); }
 
   int add_graph(LayerGraph graph) {
@@ -634,13 +634,14 @@ class DecoderBuilder {
 
   /// Returns the positions to which the rank's rows of the table belong. The first
   /// `position_offset` rows belong to no position.
-  RowsAttrs position_rows_of(int64_t of_rank) const {
+  EmbeddingRowsAttrs position_rows_of(int64_t of_rank) const {
     if (c_.position_offset == 0) return rows_of(c_.max_positions, of_rank);
     return {split_.index * of_rank - c_.position_offset, c_.max_positions};
   }
 
-  RowsAttrs rows_of(int64_t all, int64_t of_rank) const {
-    return split_.degree > 1 ? RowsAttrs{split_.index * of_rank, all} : RowsAttrs{};
+  EmbeddingRowsAttrs rows_of(int64_t all, int64_t of_rank) const {
+    return split_.degree > 1 ? EmbeddingRowsAttrs{split_.index * of_rank, all}
+                             : EmbeddingRowsAttrs{};
   }
 
   void add_rope_table() {
@@ -686,7 +687,7 @@ class DecoderBuilder {
     const ValueId x =
         g.input(Port::kHidden, dtypes_.compute, {hidden_tokens(batch_, split_), c_.hidden}, "x");
     const ValueId labels =
-        mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
+        mode_ == GraphMode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
@@ -696,10 +697,10 @@ class DecoderBuilder {
     TensorCollectives collectives(g, split_);
     const ValueId y = collectives.gather_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
-    if (dtypes_.kernels == Kernels::kGpu)
+    if (dtypes_.kernels == KernelDevice::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
-    if (mode_ == Mode::kLogits) {
+    if (mode_ == GraphMode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
       g.output(collectives.gather_blocks(logits), Port::kLogits);
     } else if (whole) {
@@ -732,7 +733,7 @@ class DecoderBuilder {
   ModelConfig local_;
   TensorSplit split_;
   BatchShape batch_;
-  Mode mode_;
+  GraphMode mode_;
   ModelDtypes dtypes_;
   RecomputeOptions recompute_;
   ModelDescription out_;
@@ -742,7 +743,7 @@ class DecoderBuilder {
 
 }  // namespace
 
-ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, GraphMode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split, const Adapter& adapter) {
   return DecoderBuilder(config, batch, mode, dtypes, recompute, split, adapter).build();

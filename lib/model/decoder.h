@@ -21,7 +21,7 @@ namespace ftrun {
 /// the block's own, named as PEFT names them without its prefix. If the ranks divide a linear layer
 /// by rows, A is whole on each rank and B is split by rows; if they divide it by columns, A is
 /// split by columns and B is whole. So adapters need no further communication.
-ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, GraphMode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split = {}, const Adapter& adapter = {});
 

@@ -28,15 +28,15 @@ enum class InitialSource : uint8_t {
   // Q's odd rows; both are multiplied by `magnitude`.
   kOrthogonalA,
   kOrthogonalB,
-  kRowLengths,  // lengths of the rows of W + `magnitude` B A, with the values that layers read
+  kRowNorms,  // norms of the rows of W + `magnitude` B A, with the values that layers read
 };
 
-/// Initial describes how the first values of a tensor are made: their source, and the magnitude of
-/// random ones.
-struct Initial {
+/// InitialValues describes how the first values of a tensor are made: their source, and the
+/// magnitude of random ones.
+struct InitialValues {
   InitialSource source = InitialSource::kFolder;
   double magnitude = 0;
-  bool operator==(const Initial&) const = default;
+  bool operator==(const InitialValues&) const = default;
 };
 
 /// TensorInfo is a parameter as the model folder stores it. The master copy is F32, independently
@@ -62,14 +62,14 @@ struct TensorInfo {
   int64_t padding = 0;
   /// The number of neighboring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
-  /// A rank computes a partial gradient: those ranks must sum what they compute. False: each rank
-  /// computes the whole gradient.
+  /// Says whether a rank computes a partial gradient: those ranks must sum what they compute.
+  /// False: each rank computes the whole gradient.
   bool partial_gradient = false;
-  /// Training updates the tensor. False: it is frozen (model/freeze.h).
+  /// Says whether training updates the tensor. False: it is frozen (model/freeze.h).
   bool trainable = true;
   /// The source of the values when training begins: the model folder's weights, or computed (a part
   /// of an adapter).
-  Initial initial;
+  InitialValues initial;
   /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
   /// name, the files hold the tensor as it is.
   StoredLocation stored;
@@ -100,7 +100,7 @@ struct TensorSplit {
   /// The number of ranks of the group, and the index of this rank in it.
   int degree = 1;
   int index = 0;
-  /// Norms and residuals are split by tokens, too (sequence parallelism).
+  /// Says whether norms and residuals are split by tokens, too (sequence parallelism).
   bool sequence = true;
   bool operator==(const TensorSplit&) const = default;
 };
@@ -115,7 +115,7 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
-  /// The elements are packed as ModelDtypes::packed says.
+  /// Says whether the elements are packed as ModelDtypes::packed says.
   bool packed = false;
   /// The elements are fp32 although layers compute in 16 bits, because small changes of them
   /// matter; there are few of them.
@@ -166,8 +166,8 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-/// Mode specifies what the graphs of a model compute.
-enum class Mode : uint8_t {
+/// GraphMode specifies what the graphs of a model compute.
+enum class GraphMode : uint8_t {
   kTrain,     // computes loss and gradients
   kEvaluate,  // computes the loss
   kLogits,    // computes logits [N,V] of every token, for generation
@@ -188,7 +188,7 @@ struct ModelDescription {
   int64_t head_size = 0;
   bool tied = false;
   BatchShape batch;
-  Mode mode = Mode::kTrain;
+  GraphMode mode = GraphMode::kTrain;
   ModelDtypes dtypes;
   TensorSplit split;
   Adapter adapter;

@@ -49,7 +49,7 @@ void record_dropouts(ConfigReader& reader, ModelConfig& config,
     if (reader.number_or(key, class_default, false) != 0) config.dropouts.emplace_back(key);
 }
 
-ModelDescription build_model(const ModelConfig& config, const BatchShape& given, Mode mode,
+ModelDescription build_model(const ModelConfig& config, const BatchShape& given, GraphMode mode,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                              const TensorSplit& split, const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
@@ -63,7 +63,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                     " tokens has more than ", kMaxSize, " tokens"),
                 "make the sequence length or the micro-batch smaller");
   }
-  if (mode == Mode::kTrain && !config.dropouts.empty()) {
+  if (mode == GraphMode::kTrain && !config.dropouts.empty()) {
     throw Error(ExitCode::kUnsupported,
                 cat(join(config.dropouts, ", "), ": dropout in training is not supported yet"),
                 cat("set ", join(config.dropouts, " and "), " to 0 in the model's config.json"));

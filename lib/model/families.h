@@ -68,14 +68,15 @@ struct Family {
   ConfigKeys keys = {};
   ConfigDefaults defaults = {};
   TensorNames names = {};
-  /// The class rotates a part of each head if config.json says so; other classes ignore that key.
+  /// Says whether the class rotates a part of each head if config.json says so; other classes
+  /// ignore that key.
   bool rotates_partly = false;
-  /// Layers with a sliding window have their own rotation.
+  /// Says whether layers with a sliding window have their own rotation.
   bool window_rotation = false;
-  /// The class reads "yarn" as "longrope", the only scaling that it has.
+  /// Says whether the class reads "yarn" as "longrope", the only scaling that it has.
   bool yarn_is_longrope = false;
-  /// The class multiplies the queries of positions beyond the original context by a factor from
-  /// llama_4_scaling_beta; sequences that long are refused.
+  /// Says whether the class multiplies the queries of positions beyond the original context by a
+  /// factor from llama_4_scaling_beta; sequences that long are refused.
   bool scales_far_queries = false;
   /// Sets the fields that differ between families; the common ones are set before.
   void (*read)(ConfigReader& reader, ModelConfig& config);
@@ -97,7 +98,7 @@ std::string family_names();
 /// Error(kUsage) with all reasons against a split, Error(kUnsupported) for training with attention
 /// dropout and for dtypes that no kernel supports, and Error(kBadInput) for more than 2^31-1 tokens
 /// in a micro-batch.
-ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
+ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, GraphMode mode,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});
 

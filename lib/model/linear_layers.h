@@ -23,8 +23,8 @@ struct LinearLayer {
   LinearMatrix matrix;
   int64_t outputs;
   int64_t inputs;
-  /// Tensor-parallel ranks divide the linear layer's outputs; groups of `copies` neighboring ranks
-  /// have the same outputs. False: the ranks divide its inputs.
+  /// Says whether tensor-parallel ranks divide the linear layer's outputs; groups of `copies`
+  /// neighboring ranks have the same outputs. False: the ranks divide its inputs.
   bool is_split_by_outputs;
   int copies;
   bool bias;

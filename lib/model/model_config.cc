@@ -24,10 +24,10 @@ using nlohmann::json;
 // The largest size of config.json's text in bytes. The file has the same limit
 // (checkpoint/model_folder.h).
 constexpr size_t kMaxConfigText = size_t{4} << 20;
-// The largest width of a projection (heads times head size). WholeRange bounds the other
+// The largest width of a projection (heads times head size). WholeNumberRange bounds the other
 // dimensions.
 constexpr int64_t kWidest = int64_t{1} << 20;
-constexpr WholeRange kTokenIds{-1, int64_t{1} << 31};
+constexpr WholeNumberRange kTokenIds{-1, int64_t{1} << 31};
 
 json parse_json(std::string_view text, const std::string& where) {
   if (text.size() > kMaxConfigText) {
@@ -80,12 +80,12 @@ const Family& check_family(const std::string& model_type, const std::string& whe
 /// Reads a whole number that has the default `class_default` in the family's config class; 0:
 /// config.json must give it.
 int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t class_default,
-                       WholeRange range) {
+                       WholeNumberRange range) {
   return class_default == 0 ? reader.whole(key, range) : reader.whole_or(key, class_default, range);
 }
 
 void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  constexpr WholeRange kHeads{1, 1 << 14};
+  constexpr WholeNumberRange kHeads{1, 1 << 14};
   const ConfigKeys& keys = family.keys;
   const ConfigDefaults& defaults = family.defaults;
   config.query_heads = whole_or_class(reader, keys.query_heads, defaults.query_heads, kHeads);

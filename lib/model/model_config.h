@@ -45,42 +45,46 @@ struct ModelConfig {
   /// The longest sequence for which the model was made; 0 when config.json does not say.
   int64_t max_positions = 0;
   NormKind norm = NormKind::kRms;
-  /// Norms have a weight; only layer norms can lack it, and have no bias then.
+  /// Says whether norms have a weight; only layer norms can lack it, and have no bias then.
   bool norm_weight = true;
-  /// Layer norms have a bias.
+  /// Says whether layer norms have a bias.
   bool norm_bias = true;
   double norm_epsilon = 1e-6;
   Activation activation = Activation::kSilu;
-  /// The MLP is down(act(gate(x)) * up(x)). False: it is down(act(up(x))).
+  /// Says whether the MLP is down(act(gate(x)) * up(x)). False: it is down(act(up(x))).
   bool gated = true;
-  /// Positions have vectors that are added to the tokens' vectors; heads do not rotate then.
+  /// Says whether positions have vectors that are added to the tokens' vectors; heads do not rotate
+  /// then.
   bool learned_positions = false;
   /// The number of vectors in the position table before that of the first position.
   int64_t position_offset = 0;
-  /// The output matrix is the embedding matrix.
+  /// Says whether the output matrix is the embedding matrix.
   bool tied = false;
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  /// The output matrix has a bias; the embedding has none.
+  /// Says whether the output matrix has a bias; the embedding has none.
   bool head_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  /// Attention reads the norm of the hidden states. False: the hidden states themselves.
+  /// Says whether attention reads the norm of the hidden states. False: the hidden states
+  /// themselves.
   bool input_norm = true;
-  /// The MLP reads its own norm of the hidden states. False: it reads the hidden states or, with a
-  /// parallel residual, the input of attention.
+  /// Says whether the MLP reads its own norm of the hidden states. False: it reads the hidden
+  /// states or, with a parallel residual, the input of attention.
   bool mlp_norm = true;
-  /// The outputs of attention and MLP are normalized before they are added to the hidden states.
+  /// Says whether the outputs of attention and MLP are normalized before they are added to the
+  /// hidden states.
   bool output_norms = false;
-  /// Attention and MLP read the same hidden states, to which both outputs are added: x +
-  /// attention(x) + mlp(x). False: the MLP reads the hidden states after attention's output was
+  /// Says whether attention and MLP read the same hidden states, to which both outputs are added: x
+  /// + attention(x) + mlp(x). False: the MLP reads the hidden states after attention's output was
   /// added.
   bool parallel_residual = false;
   /// The factors of the embedding's rows, of the outputs of attention and MLP, and of logits.
   double embedding_scale = 1.0;
   double residual_scale = 1.0;
   double logit_scale = 1.0;
-  /// The factor embedding_scale is rounded to the dtype of activations, as the family's class does.
+  /// Says whether the factor embedding_scale is rounded to the dtype of activations, as the
+  /// family's class does.
   bool rounds_embedding_scale = false;
   /// The factor of attention's scores; none: 1 / sqrt(head_size).
   std::optional<double> attention_scale;
@@ -93,8 +97,8 @@ struct ModelConfig {
   /// The number of tokens of the longest sequences that ftrun computes like other families; longer
   /// ones are refused. 0: no limit.
   int64_t plain_positions = 0;
-  /// Neighboring elements of a head (2i, 2i+1) rotate together. False: elements at the same
-  /// position of its two halves rotate together.
+  /// Says whether neighboring elements of a head (2i, 2i+1) rotate together. False: elements at the
+  /// same position of its two halves rotate together.
   bool rotates_pairs = false;
   /// Says for each layer whether its heads rotate; empty: all do.
   std::vector<bool> rotates;

@@ -19,7 +19,7 @@ struct NonDecoderModule {
   std::string name;
   /// The part as its tensors name it: "vision_tower".
   std::string part;
-  /// The module is a matrix, and not an embedding.
+  /// Says whether the module is a matrix, and not an embedding.
   bool is_linear = false;
 };
 

@@ -40,7 +40,7 @@ std::string find_block_fault(const TensorInfo& tensor, const PackedFormat& forma
 /// Weight is a rank's part of the weight of a linear layer.
 struct Weight {
   TensorInfo tensor;
-  /// The weight is the last of those that are multiplied as one matrix.
+  /// Says whether the weight is the last of those that are multiplied as one matrix.
   bool ends_matrix;
 };
 

@@ -16,7 +16,7 @@ struct ModelPreset {
   /// The model_type of Hugging Face.
   std::string_view family;
   int64_t layers, hidden, query_heads, kv_heads, head_size, feed_forward, vocab, positions;
-  /// The output matrix is the embedding matrix.
+  /// Says whether the output matrix is the embedding matrix.
   bool tied;
   /// The source of the numbers.
   std::string_view source;

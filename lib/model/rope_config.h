@@ -41,7 +41,7 @@ struct YarnScaling {
   double factor = 1.0;
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  /// The borders between kept, blended and stretched pairs are moved to whole pairs.
+  /// Says whether the borders between kept, blended and stretched pairs are moved to whole pairs.
   bool truncate = true;
   /// The longest context before the scaling.
   int64_t original_positions = 0;

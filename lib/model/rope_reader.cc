@@ -165,7 +165,7 @@ class ScalingReader {
 
   /// Returns how many tokens the longest sequences had before the scaling.
   int64_t original_positions() {
-    constexpr WholeRange kPositions{1, int64_t{1} << 40};
+    constexpr WholeNumberRange kPositions{1, int64_t{1} << 40};
     int64_t positions = settings_.whole_or(kOriginal, known_.max_positions, kPositions);
     if (config_) {
       // The class's own value, if it has one, has precedence over the object's.

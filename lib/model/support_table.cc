@@ -167,7 +167,7 @@ void build(const ModelConfig& config, const RequestedFeatures& request) {
   dtypes.packed.kind = request.packed;
   dtypes.packed.double_quantized = request.packed == PackedKind::kNf4;
   const Adapter adapter = request.adapts ? make_adapter(config, lora) : Adapter{};
-  build_model(config, {.sequences = 1, .sequence_length = 64}, Mode::kTrain, dtypes, {},
+  build_model(config, {.sequences = 1, .sequence_length = 64}, GraphMode::kTrain, dtypes, {},
               {.degree = request.tensor_ranks, .index = 0, .sequence = request.sequence}, adapter);
 }
 

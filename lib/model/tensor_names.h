@@ -47,11 +47,11 @@ struct TensorNames {
       "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   std::string_view norm = "model.norm";
   std::string_view head = "lm_head";
-  /// Files hold the linear layers' matrices as [inputs, outputs].
+  /// Says whether files hold the linear layers' matrices as [inputs, outputs].
   bool transposed = false;
-  /// The rows of a matrix of q, k and v are ordered by key head: the rows of the query heads that
-  /// share a key head, then the rows of the key head, then those of its value head. False: all of
-  /// q, then all of k, then all of v.
+  /// Says whether the rows of a matrix of q, k and v are ordered by key head: the rows of the query
+  /// heads that share a key head, then the rows of the key head, then those of its value head.
+  /// False: all of q, then all of k, then all of v.
   bool rows_by_key_head = false;
   /// Endings of the names of buffers that files contain and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};

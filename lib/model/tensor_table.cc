@@ -103,9 +103,9 @@ TensorInfo TensorTable::output_row_tensor(const ModulePart& part, std::string_vi
 
 TensorId TensorTable::add_lora_a(TensorInfo tensor) {
   const auto rank = static_cast<double>(tensor.shape[0]);
-  tensor.initial = init_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
+  tensor.initial = init_ == LoraInit::kGaussian ? InitialValues{InitialSource::kNormal, 1.0 / rank}
                    : init_ == LoraInit::kOrthogonal
-                       ? Initial{InitialSource::kOrthogonalA, kOrthogonalScale}
+                       ? InitialValues{InitialSource::kOrthogonalA, kOrthogonalScale}
                        : linear_init(tensor);
   return add(std::move(tensor));
 }
@@ -113,13 +113,13 @@ TensorId TensorTable::add_lora_a(TensorInfo tensor) {
 TensorId TensorTable::add_lora_b(TensorInfo tensor) {
   tensor.initial = init_ == LoraInit::kBothUniform ? linear_init(tensor)
                    : init_ == LoraInit::kOrthogonal
-                       ? Initial{InitialSource::kOrthogonalB, kOrthogonalScale}
-                       : Initial{InitialSource::kZero};
+                       ? InitialValues{InitialSource::kOrthogonalB, kOrthogonalScale}
+                       : InitialValues{InitialSource::kZero};
   return add(std::move(tensor));
 }
 
 TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low_rank) {
-  tensor.initial = {InitialSource::kRowLengths, low_rank.scale};
+  tensor.initial = {InitialSource::kRowNorms, low_rank.scale};
   return add(std::move(tensor));
 }
 

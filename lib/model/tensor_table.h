@@ -123,7 +123,7 @@ class TensorTable {
   static constexpr double kOrthogonalScale = 0.1;
   /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),
   /// whose bound is 1 / sqrt(inputs).
-  static Initial linear_init(const TensorInfo& tensor) {
+  static InitialValues linear_init(const TensorInfo& tensor) {
     return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 

@@ -144,7 +144,8 @@ void check_unpacked(const ModelDescription& model, const std::set<std::string>& 
 
 /// Returns the names of the tensors that the options choose. Expressions and modules that fit
 /// nothing are problems.
-std::set<std::string> chosen_names(const ModelDescription& model, const TrainedOptions& options,
+std::set<std::string> chosen_names(const ModelDescription& model,
+                                   const TrainedTensorOptions& options,
                                    std::vector<std::string>& problems) {
   Patterns freeze_patterns("train.freeze", options.freeze, problems),
       only_patterns("train.only", options.only, problems);
@@ -203,7 +204,7 @@ constexpr ChoiceCheck kChoiceChecks[] = {
 
 }  // namespace
 
-ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
+ModelDescription choose_trained(ModelDescription model, const TrainedTensorOptions& options) {
   std::vector<std::string> problems;
   const std::set<std::string> trained = chosen_names(model, options, problems);
   const TensorNames& names = tensor_names(model.family);

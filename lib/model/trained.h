@@ -8,9 +8,10 @@
 
 namespace ftrun {
 
-/// TrainedOptions specifies which tensors of a model train.
-struct TrainedOptions {
-  /// The model has adapters, which train; of the model's own tensors only those named here do.
+/// TrainedTensorOptions specifies which tensors of a model train.
+struct TrainedTensorOptions {
+  /// Says whether the model has adapters, which train; of the model's own tensors only those named
+  /// here do.
   bool adapter = false;
   AdapterBias bias = AdapterBias::kNone;
   /// The modules that train whole in addition to adapters, given by the end of their paths.
@@ -19,14 +20,14 @@ struct TrainedOptions {
   /// given, the only ones that do.
   std::vector<std::string> freeze;
   std::vector<std::string> only;
-  bool operator==(const TrainedOptions&) const = default;
+  bool operator==(const TrainedTensorOptions&) const = default;
 };
 
 /// Returns the training model in which only the chosen tensors are updated (model/freeze.h). Throws
 /// one Error(kUsage) that lists all problems: expressions that are invalid or match nothing,
 /// modules that do not exist, a matrix of a graph of which only a part is chosen, no tensor that
 /// trains.
-ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options);
+ModelDescription choose_trained(ModelDescription model, const TrainedTensorOptions& options);
 
 /// Returns the training model whose embedding row of `token` gets no gradient from the tokens that
 /// are read, as with torch's padding_idx; a tied output matrix still gives that row its gradient.

@@ -14,8 +14,8 @@ void check_range(const Unit& unit, int64_t begin, int64_t end) {
 }
 
 /// Returns the first slice that ends past `position` (an element of the unit).
-auto first_ending_after(const std::vector<Slice>& slices, int64_t position) {
-  return std::partition_point(slices.begin(), slices.end(), [&](const Slice& slice) {
+auto first_ending_after(const std::vector<TensorSlice>& slices, int64_t position) {
+  return std::partition_point(slices.begin(), slices.end(), [&](const TensorSlice& slice) {
     return slice.position_in_unit + slice.extent <= position;
   });
 }
@@ -54,9 +54,9 @@ UnitRange shard_range(const Unit& unit, int index, int count) {
           std::min((index + 1) * size, unit.padded_numel)};
 }
 
-std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
+std::vector<TensorSlice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
   check_range(unit, begin, end);
-  std::vector<Slice> out;
+  std::vector<TensorSlice> out;
   for (auto it = first_ending_after(unit.slices, begin); it != unit.slices.end(); ++it) {
     if (it->position_in_unit >= end) break;
     const int64_t from = std::max(begin, it->position_in_unit);
@@ -67,7 +67,7 @@ std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
   return out;
 }
 
-bool straddles_blocks(const TensorInfo& tensor, const Slice& slice) {
+bool straddles_blocks(const TensorInfo& tensor, const TensorSlice& slice) {
   if ((slice.position_in_unit - slice.offset) % kTensorBlock != 0) return true;
   int64_t inner = 1;
   for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d])
@@ -78,10 +78,10 @@ bool straddles_blocks(const TensorInfo& tensor, const Slice& slice) {
 }
 
 std::vector<UpdateKindRange> update_kind_ranges(
-    const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+    const Unit& unit, const std::function<UpdateKind(const TensorSlice&)>& kind_of, int64_t begin,
     int64_t end) {
   std::vector<UpdateKindRange> ranges;
-  for (const Slice& slice : slices_in(unit, begin, end)) {
+  for (const TensorSlice& slice : slices_in(unit, begin, end)) {
     const UpdateKind kind = kind_of(slice);
     if (!ranges.empty() && ranges.back().kind == kind) continue;
     const bool has_own_range = kind.straddling >= 0;

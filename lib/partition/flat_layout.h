@@ -51,11 +51,11 @@ UnitRange shard_range(const Unit& unit, int index, int count);
 
 /// Returns the slices of tensors in elements [begin, end) of a unit, cut to this range and ordered
 /// by position. Padding belongs to no slice.
-std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
+std::vector<TensorSlice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
 /// Returns whether some block of the whole tensor is not a block of the unit, because each
 /// tensor-parallel rank has only a part of the block, or because the slice begins within it.
-bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
+bool straddles_blocks(const TensorInfo& tensor, const TensorSlice& slice);
 
 /// UpdateKind describes how an update treats a tensor: with or without weight decay, and whether
 /// its optimizer states are 8-bit codes or plain numbers.
@@ -81,7 +81,7 @@ struct UpdateKindRange {
 /// Together they cover [begin, end), except padding next to a tensor that straddles blocks; other
 /// padding belongs to a neighboring range. Calls `kind_of` once for each slice.
 std::vector<UpdateKindRange> update_kind_ranges(
-    const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+    const Unit& unit, const std::function<UpdateKind(const TensorSlice&)>& kind_of, int64_t begin,
     int64_t end);
 
 }  // namespace ftrun

@@ -8,7 +8,8 @@ Sharding::Sharding(const Partition& partition,
     const GroupPlace place = place_of(unit);
     UnitShard shard{false, unit.padded_numel, unit.padded_numel, 0, {0, unit.padded_numel}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
-    const bool pays = !unit.small || (shard_small_units && before_last < unit.padded_numel);
+    const bool pays =
+        !unit.holds_small_tensors || (shard_small_units && before_last < unit.padded_numel);
     if (place.count > 1 && pays) {
       shard.is_sharded = true;
       shard.held = shard_size(unit, place.count);

@@ -127,7 +127,7 @@ class UnitBuilder {
 
   /// Common holds the properties in which all parameters of a unit agree.
   struct Common {
-    bool small = false;
+    bool holds_small_tensors = false;
     bool trainable = true;
     bool packed = false;
     bool fp32 = false;
@@ -146,15 +146,16 @@ class UnitBuilder {
                                : common.has_plain_states ? ".partly_8bit"
                                                          : ".8bit";
     if (added)
-      out_.units.push_back({.id = it->second,
-                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind,
-                                        common.fp32 ? ".fp32" : "", states),
-                            .small = common.small,
-                            .trainable = common.trainable,
-                            .packed = common.packed,
-                            .fp32 = common.fp32,
-                            .has_8bit_states = common.has_8bit_states,
-                            .has_plain_states = common.has_plain_states});
+      out_.units.push_back(
+          {.id = it->second,
+           .name = cat(name, common.holds_small_tensors && !common.fp32 ? ".small" : "", kind,
+                       common.fp32 ? ".fp32" : "", states),
+           .holds_small_tensors = common.holds_small_tensors,
+           .trainable = common.trainable,
+           .packed = common.packed,
+           .fp32 = common.fp32,
+           .has_8bit_states = common.has_8bit_states,
+           .has_plain_states = common.has_plain_states});
     return out_.units[static_cast<size_t>(it->second)];
   }
 

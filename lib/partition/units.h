@@ -28,14 +28,14 @@ inline constexpr int64_t kUnitBlock = 4096;
 inline constexpr int64_t kTensorBlock = 256;
 static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 
-/// Slice places elements [offset, offset+extent) of this rank's part of a tensor (in the row-major
-/// order of TensorInfo::local) at [position_in_unit, +extent).
-struct Slice {
+/// TensorSlice places elements [offset, offset+extent) of this rank's part of a tensor (in the
+/// row-major order of TensorInfo::local) at [position_in_unit, +extent).
+struct TensorSlice {
   TensorId tensor = -1;
   int64_t offset = 0;
   int64_t extent = 0;
   int64_t position_in_unit = 0;
-  bool operator==(const Slice&) const = default;
+  bool operator==(const TensorSlice&) const = default;
 };
 
 /// Unit is a set of parameters in one flat range that are gathered, reduced and updated together.
@@ -46,17 +46,18 @@ struct Unit {
   std::vector<int> layers;
   /// The slices of tensors by position; they do not overlap, and the elements between and after
   /// them are padding.
-  std::vector<Slice> slices;
+  std::vector<TensorSlice> slices;
   /// Elements of parameters, without padding.
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
   int64_t padded_numel = 0;
-  /// The unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
-  bool small = false;
-  /// The unit holds tensors that are updated; frozen tensors have their own units.
+  /// Says whether the unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every
+  /// rank.
+  bool holds_small_tensors = false;
+  /// Says whether the unit holds tensors that are updated; frozen tensors have their own units.
   bool trainable = true;
-  /// The unit holds packed tensors. These are frozen, and never share a unit with frozen tensors
-  /// that are not packed.
+  /// Says whether the unit holds packed tensors. These are frozen, and never share a unit with
+  /// frozen tensors that are not packed.
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;

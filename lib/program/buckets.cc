@@ -41,7 +41,7 @@ void join_ranges(Instr& bucket, const Instr& next) {
 
 }  // namespace
 
-void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> after) {
+void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> following) {
   const int64_t elements = elements_of(program_, collective);
   size_t index = find(collective);
   if (index < open_.size() && !fits(open_[index], elements)) {
@@ -56,7 +56,7 @@ void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> after) {
   Bucket& bucket = open_[index];
   bucket.elements += elements;
   bucket.last_position = at;
-  std::move(after.begin(), after.end(), std::back_inserter(bucket.after));
+  std::move(following.begin(), following.end(), std::back_inserter(bucket.following));
 }
 
 void BucketFiller::close() {

@@ -12,7 +12,7 @@ namespace ftrun {
 /// instructions that follow them.
 struct Bucket {
   Instr collective;
-  std::vector<Instr> after;
+  std::vector<Instr> following;
   int64_t elements = 0;
   /// The position `at` of the last collective in the bucket: from there on all inputs are ready.
   size_t last_position = 0;
@@ -27,7 +27,7 @@ class BucketFiller {
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}
 
   /// Adds a collective. Callers add collectives in ascending order of `at`.
-  void add(size_t at, Instr collective, std::vector<Instr> after = {});
+  void add(size_t at, Instr collective, std::vector<Instr> following = {});
   /// Closes the open buckets: collectives added later do not join them.
   void close();
   /// Closes the open buckets and returns all buckets, sorted by `last_position`.

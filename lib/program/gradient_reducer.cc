@@ -30,14 +30,14 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 }
 
 /// Returns the range that holds the gradient in the dtype in which it is sent: the gradient itself,
-/// or a temporary buffer to which `reduction.before` converts it.
+/// or a temporary buffer to which `reduction.instrs_before` converts it.
 BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
                     Reduction& reduction) {
   if (state.formats.communication == state.formats.gradient) return use.range;
   const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
       Category::kBuckets, state.formats.communication, element_count(program, use.range), true);
-  reduction.before.push_back(make_copy(program, use.range, wire, use.unit));
+  reduction.instrs_before.push_back(make_copy(program, use.range, wire, use.unit));
   return wire;
 }
 
@@ -50,7 +50,7 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRa
     if (group == kNoGroup) continue;
     Instr sum = make_collective(InstrKind::kAllReduce, {group, dtype}, range, range, id);
     if (reduction.collective)
-      reduction.after.push_back(std::move(sum));
+      reduction.instrs_after.push_back(std::move(sum));
     else
       reduction.collective = std::move(sum);
   }
@@ -80,8 +80,8 @@ int32_t GradientReducer::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, int64_t bytes,
-                                                int32_t micro_batch) {
+BufferRange GradientReducer::assign_gradient_range(const ParamLocation& location, int64_t bytes,
+                                                   int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_each_micro_batch ? micro_batch : -1;
@@ -100,7 +100,7 @@ BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, i
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
-bool GradientReducer::begins_as_zero(UnitId id, TensorId tensor) const {
+bool GradientReducer::must_begin_as_zero(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
   if (first == last || !options_.pipeline.stage_has_layer(options_.pipeline_stage, last))
@@ -136,8 +136,8 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
       clear.writes.push_back(
           {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
-  for (const Slice& slice : placement_.unit(use.unit).slices) {
-    if (begins_as_zero(use.unit, slice.tensor)) continue;
+  for (const TensorSlice& slice : placement_.unit(use.unit).slices) {
+    if (must_begin_as_zero(use.unit, slice.tensor)) continue;
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }
@@ -148,18 +148,18 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
 Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
-  Reduction reduction{.before = sum_partial_gradients(state, use)};
+  Reduction reduction{.instrs_before = sum_partial_gradients(state, use)};
   const BufferRange own = placement_.gradient(id, placement_.shard(id));
   const BufferRange to = state.reduces_each_micro_batch ? own : use.range;
   if (!has_gradient_peers(state)) {
-    add_to_gradient(program_, state, use.range, to, id, first, reduction.before);
+    add_to_gradient(program_, state, use.range, to, id, first, reduction.instrs_before);
     return reduction;
   }
   const DType sent = state.formats.communication.dtype;
   const BufferRange wire = to_wire(program_, state, use, reduction);
   if (!state.sharded.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
-    add_to_gradient(program_, state, wire, to, id, first, reduction.after);
+    add_to_gradient(program_, state, wire, to, id, first, reduction.instrs_after);
     return reduction;
   }
   const bool direct = state.reduces_each_micro_batch && first &&
@@ -173,7 +173,7 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be
   // complete, and the tier of gradients must not change the order of sums.
   reduce_over({state.replica}, sent, shard, id, reduction);
-  add_to_gradient(program_, state, shard, own, id, first, reduction.after);
+  add_to_gradient(program_, state, shard, own, id, first, reduction.instrs_after);
   return reduction;
 }
 

@@ -29,13 +29,13 @@ struct Reduction {
   /// collective: they sum partial gradients of tensor-parallel ranks and of the first and the last
   /// stage, and convert the gradient to the dtype in which it is sent. Without a collective they
   /// also move the gradient to the buffer that the update reads.
-  std::vector<Instr> before;
+  std::vector<Instr> instrs_before;
   /// The collective over the shard or the replica group, which may be joined with those of other
   /// units in a bucket. It has no value if the unit has neither group.
   std::optional<Instr> collective;
   /// Instructions that run after the collective: they sum its result over the replica group, if
   /// there is one beside the shard group, and move it to the buffer that the update reads.
-  std::vector<Instr> after;
+  std::vector<Instr> instrs_after;
 };
 
 /// GradientReducer assigns the range into which each operation list writes a gradient, records
@@ -49,13 +49,14 @@ class GradientReducer {
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
   /// and records the use of the unit's gradient.
-  BufferRange range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
+  BufferRange assign_gradient_range(const ParamLocation& location, int64_t bytes,
+                                    int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
   /// the backward pass of the embedding adds to all gradients that it writes, including gradients
   /// that the head's backward pass has not written.
-  bool begins_as_zero(UnitId id, TensorId tensor) const;
+  bool must_begin_as_zero(UnitId id, TensorId tensor) const;
   /// Returns instructions that zero the ranges that no operation list overwrites: padding, and
   /// tensors whose first operation list adds. Returns nothing if the lists overwrite the whole
   /// gradient.

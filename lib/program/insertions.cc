@@ -8,7 +8,7 @@ namespace ftrun {
 namespace {
 
 size_t position(const Insertion& insertion) {
-  return 2 * insertion.at + (insertion.after ? 1 : 0);
+  return 2 * insertion.at + (insertion.is_after ? 1 : 0);
 }
 
 /// InstrMerger collects instructions in their final order.

@@ -13,8 +13,8 @@ namespace ftrun {
 struct Insertion {
   /// The plain instruction next to which the instructions are inserted, and on which side of it.
   size_t at = 0;
-  bool after = false;
-  /// The instructions may not start before the compute instruction that precedes them is done,
+  bool is_after = false;
+  /// Says whether the instructions wait until the compute instruction that precedes them is done,
   /// because their results need memory that is free only then.
   bool waits_for_compute = false;
   std::vector<Instr> instrs;

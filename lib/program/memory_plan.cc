@@ -105,7 +105,7 @@ double moment_bytes(const StepPlan& plan) {
   for (const Unit& unit : plan.partition.units) {
     if (!unit.trainable || !stages_of(unit, state.pipeline).contains(state.pipeline_stage))
       continue;
-    for (const Slice& slice : unit.slices) {
+    for (const TensorSlice& slice : unit.slices) {
       const TensorInfo& tensor = plan.train.model.tensor(slice.tensor);
       elements += static_cast<double>(slice.extent);
       for (const OptimizerStateSpec& spec : state.optimizer_states)

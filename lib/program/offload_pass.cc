@@ -92,7 +92,7 @@ class OutputOffload {
     }
     if (stays) return;
     const BufferId host = add_copy_of(own, "hidden_on_host", Tier::kHost);
-    insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
+    insertions_.push_back({.at = forward_end, .is_after = true, .instrs = {copy(slot, host)}});
     // The copy back to the device overlaps the backward pass of the layer that runs just before the
     // reader.
     insertions_.push_back({.at = begin_of_run_before(backward_begin),

@@ -29,8 +29,8 @@ struct GatherOptions {
   /// The maximum number of elements of gathered parameters, kept or prefetched, at one time
   /// (stage3_max_live_parameters).
   int64_t max_live_elements = 0;
-  /// Keeps secondary shards (ZeRO++): where parameters are gathered more than once, this rank keeps
-  /// its share of the first gather's result, an equal part for each rank of
+  /// Says whether secondary shards (ZeRO++) are kept: where parameters are gathered more than once,
+  /// this rank keeps its share of the first gather's result, an equal part for each rank of
   /// GroupCollection::secondary, in a persistent buffer; later gathers of the step read it there,
   /// over that group only. The first gather still runs over all shards, because the update has
   /// changed them.

@@ -40,7 +40,7 @@ void note_whole_parameters(const Config& config, const StepPlan& plan,
   int64_t all = 0;
   for (const Unit& unit : plan.partition.units) {
     all += unit.padded_numel;
-    if (unit.small) small += unit.padded_numel;
+    if (unit.holds_small_tensors) small += unit.padded_numel;
   }
   if (config.zero.stage < 3 || static_cast<double>(small) <= kMuchWhole * static_cast<double>(all))
     return;

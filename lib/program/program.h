@@ -69,13 +69,13 @@ struct Buffer {
   /// The kind of persistent state. A buffer without a value lives only within a step, and shares
   /// memory of an arena with buffers whose lifetimes do not overlap with its own.
   std::optional<PersistentKind> persistent_kind;
-  /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
-  /// not reused before.
+  /// Says whether the buffer holds the result of a step: it is read when the program has ended, so
+  /// its memory is not reused before.
   bool is_result = false;
-  /// The buffer is allocated through the communicator, so that ranks of the same machine can read
-  /// it.
+  /// Says whether the buffer is allocated through the communicator, so that ranks of the same
+  /// machine can read it.
   bool peer_visible = false;
-  /// The buffer is private, but lies in a gap of the arena that peers read; set by
+  /// Says whether the buffer is private, but lies in a gap of the arena that peers read; set by
   /// assign_arena_offsets.
   bool in_gap = false;
   /// Byte offset in its arena, set by assign_arena_offsets; -1 for persistent buffers.
@@ -151,8 +151,8 @@ struct LayerOps {
   int32_t first_op = 0;
   int32_t op_count = 0;
   std::vector<Binding> bindings;
-  /// The operations add to the gradients of parameters. False: they are the first to write these
-  /// gradients and overwrite them.
+  /// Says whether the operations add to the gradients of parameters. False: they are the first to
+  /// write these gradients and overwrite them.
   bool accumulate = false;
 };
 
@@ -164,7 +164,7 @@ struct LayerOps {
 struct Communication {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
-  /// A kAllReduce computes the maximum over the ranks instead of the sum.
+  /// Says whether a kAllReduce computes the maximum over the ranks instead of the sum.
   bool is_max = false;
   /// The number of places in its group by which a kShift moves data; the first place follows the
   /// last.
@@ -179,9 +179,10 @@ struct Communication {
 /// UpdateDetail is the detail of kUpdate and kComputeScales. UpdateOperands
 /// (program/update_operands.h) names the ranges that they read and write.
 struct UpdateDetail {
-  /// The update applies weight decay.
+  /// Says whether the update applies weight decay.
   bool decay = false;
-  /// The update also writes the working copy of the weights, in the dtype of computation.
+  /// Says whether the update also writes the working copy of the weights, in the dtype of
+  /// computation.
   bool writes_working_copy = false;
   /// Index of the first element among all parameters that a tensor-parallel rank uses. It is the
   /// same for every number of data-parallel ranks. Copies of a tensor have the same index on all
@@ -216,7 +217,7 @@ struct Instr {
   std::vector<InstrId> waits;
   std::vector<BufferRange> reads;
   std::vector<BufferRange> writes;
-  /// The instruction runs only when the step's decision is `finite`.
+  /// Says whether the instruction runs only when the step's decision is `finite`.
   bool if_finite = false;
   /// The layer of the model and the micro-batch of the step; -1 where there is none.
   int32_t layer = -1;

@@ -85,9 +85,10 @@ class Reductions {
     Reduction reduction =
         gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
-      filler_.add(insertions_.size(), std::move(*reduction.collective), std::move(reduction.after));
+      filler_.add(insertions_.size(), std::move(*reduction.collective),
+                  std::move(reduction.instrs_after));
     insertions_.push_back(
-        {.at = insert_after_, .after = true, .instrs = std::move(reduction.before)});
+        {.at = insert_after_, .is_after = true, .instrs = std::move(reduction.instrs_before)});
   }
 
   /// Returns all insertions; a bucket is inserted at its last reduction.
@@ -95,7 +96,7 @@ class Reductions {
     for (Bucket& bucket : filler_.finish()) {
       std::vector<Instr>& instrs = insertions_[bucket.last_position].instrs;
       instrs.push_back(std::move(bucket.collective));
-      for (Instr& instr : bucket.after) instrs.push_back(std::move(instr));
+      for (Instr& instr : bucket.following) instrs.push_back(std::move(instr));
     }
     for (Insertion& clear : clears_) insertions_.push_back(std::move(clear));
     return std::move(insertions_);

@@ -61,7 +61,7 @@ struct StateOptions {
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_first_and_last_stage = false;
-  /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
+  /// Says whether gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// The dtype in which gradients are sent. If it is not the dtype of the gradients, they are
@@ -87,8 +87,8 @@ struct StateOptions {
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
   int64_t max_gradient_norm_slots = int64_t{1} << 17;
-  /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
-  /// training continues.
+  /// Says whether memory is reserved for a copy of all saved state, from which a checkpoint is
+  /// written while training continues.
   bool snapshots = false;
   /// Selects the tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
@@ -123,15 +123,15 @@ inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
 }
 
 /// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
-/// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
+/// optimizer updates. `split_ranks` neighboring ranks divide the unit's tensors among themselves:
 /// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
 /// of the unit is divided into `parts`.
 struct UnitHolders {
   int first = 0;
-  int split = 1;
+  int split_ranks = 1;
   int parts = 1;
   /// Returns the rank that holds part `part` of neighbor `index`'s share of the unit.
-  int rank(int part, int index) const { return first + part * split + index; }
+  int rank(int part, int index) const { return first + part * split_ranks + index; }
   bool operator==(const UnitHolders&) const = default;
 };
 
@@ -206,9 +206,9 @@ inline Sharding shard_units(const Partition& partition, const StateOptions& stat
           state.zero_stage < 3};
 }
 
-/// StatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a
+/// UnitStatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a
 /// unit.
-struct StatePiece {
+struct UnitStatePiece {
   /// The tensor whose scales the piece holds, if the tensor straddles blocks; else -1. Such a piece
   /// holds all scales of the tensor, and [begin, end) counts the elements of the whole tensor
   /// instead of the unit.

@@ -38,13 +38,13 @@ class StatePieces {
                          .unit = unit.id,
                          .begin = part.begin,
                          .end = part.end,
-                         .saved = kind == StatePiece::kWorking ? UnitRange{} : saved,
+                         .saved = kind == UnitStatePiece::kWorking ? UnitRange{} : saved,
                          .range = range,
                          .block = block});
     };
-    add(master ? StatePiece::kWorking : StatePiece::kParam, there,
+    add(master ? UnitStatePiece::kWorking : UnitStatePiece::kParam, there,
         placement_.parameters(unit.id, there), 1);
-    if (master) add(StatePiece::kParam, own, placement_.weights(unit.id, own), 1);
+    if (master) add(UnitStatePiece::kParam, own, placement_.weights(unit.id, own), 1);
     if (!trains || !state.trainable) return;
     for (size_t s = 0; s < state.formats.states.size(); ++s)
       if (state.formats.states[s])
@@ -78,8 +78,8 @@ class StatePieces {
   void place_snapshots(Program& program) {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;
-    for (StatePiece& piece : pieces_) {
-      if (piece.state == StatePiece::kWorking || max_saved_elements(piece.unit) == 0) continue;
+    for (UnitStatePiece& piece : pieces_) {
+      if (piece.state == UnitStatePiece::kWorking || max_saved_elements(piece.unit) == 0) continue;
       const Buffer& buffer = program.at(piece.range.buffer);
       if (piece.straddling >= 0) {
         piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
@@ -102,7 +102,7 @@ class StatePieces {
     };
     if (in_memory > 0) {
       const BufferId host = add(Tier::kHost, in_memory);
-      for (StatePiece& piece : pieces_)
+      for (UnitStatePiece& piece : pieces_)
         if (piece.snapshot.bytes > 0) piece.snapshot.buffer = host;
     }
     int64_t shadows = 0;
@@ -113,7 +113,7 @@ class StatePieces {
     if (shadows > 0) add(Tier::kNvme, shadows);
   }
 
-  std::vector<StatePiece> release() { return std::move(pieces_); }
+  std::vector<UnitStatePiece> release() { return std::move(pieces_); }
 
  private:
   /// Returns whether this rank's stage saves the unit in checkpoints. Frozen units are not saved,
@@ -144,14 +144,14 @@ class StatePieces {
 
   const StateOptions& options_;
   const UnitPlacement& placement_;
-  std::vector<StatePiece> pieces_;
+  std::vector<UnitStatePiece> pieces_;
 };
 
 }  // namespace
 
-std::vector<StatePiece> list_state_pieces(Program& program, const ModelDescription& model,
-                                          const StateOptions& options,
-                                          const UnitPlacement& placement) {
+std::vector<UnitStatePiece> list_unit_state_pieces(Program& program, const ModelDescription& model,
+                                                   const StateOptions& options,
+                                                   const UnitPlacement& placement) {
   StatePieces pieces(options, placement);
   for (const Unit& unit : placement.partition().units) pieces.add_unit(unit);
   pieces.add_straddling(model);

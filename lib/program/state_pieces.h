@@ -11,9 +11,9 @@ namespace ftrun {
 
 /// Lists the pieces of state with their ranges, for loading, saving and export. In a training step
 /// that takes snapshots, it also adds the snapshots' buffers to the program.
-std::vector<StatePiece> list_state_pieces(Program& program, const ModelDescription& model,
-                                          const StateOptions& options,
-                                          const UnitPlacement& placement);
+std::vector<UnitStatePiece> list_unit_state_pieces(Program& program, const ModelDescription& model,
+                                                   const StateOptions& options,
+                                                   const UnitPlacement& placement);
 
 /// Returns the holders of each unit, indexed by unit id.
 std::vector<UnitHolders> holders_of_units(const StateOptions& options,

@@ -26,7 +26,9 @@ bool reduces_each_micro_batch(const StateOptions& options, GroupPlace place,
 /// the offload tier, until the offloaded share of the stage's state is reached. All ranks compute
 /// the same result for the units of all stages.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
-  const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
+  const auto may_move = [](const Unit& unit) {
+    return unit.trainable && !unit.holds_small_tensors;
+  };
   const auto stage_of = [&](const Unit& unit) {
     return static_cast<size_t>(*stages_of(unit, options.pipeline).begin());
   };
@@ -53,7 +55,7 @@ std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const Model
                                                    const GroupCollection& groups) {
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       parts[groups.first_and_last_stage].push_back(
           {slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<PartialGradients> partial;
@@ -135,7 +137,7 @@ Dims blocked_shape(const Dims& shape, int64_t block) {
 }
 
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const Slice& slice) {
+                       const TensorSlice& slice) {
   const TensorInfo& tensor = model.tensor(slice.tensor);
   UpdateKind kind{!options.decays || options.decays(tensor),
                   options.has_8bit_states && options.has_8bit_states(tensor)};
@@ -153,7 +155,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
     if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
-    for (const Slice& slice : unit.slices) {
+    for (const TensorSlice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
       const int64_t own = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
       found.push_back({slice.tensor, unit.id, tier, blocks[tier], own});
@@ -182,11 +184,11 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
                                        const StateOptions& options) {
   std::map<TensorId, DType> masters;
   for (const Unit& unit : partition.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       if (unit.trainable) masters.emplace(slice.tensor, master_dtype(unit, options));
   std::vector<StoredState> saved;
   for (const auto& [tensor, dtype] : masters) {
-    saved.push_back({tensor, StatePiece::kParam, dtype});
+    saved.push_back({tensor, UnitStatePiece::kParam, dtype});
     for (size_t state = 0; state < options.optimizer_states.size(); ++state) {
       const OptimizerStateSpec& spec = options.optimizer_states[state];
       if (options.has_state(model.tensor(tensor), spec))
@@ -208,7 +210,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
     spec.shard_place = shard_place(options, unit);
-    spec.gathered = options.zero_stage == 3 && !unit.small &&
+    spec.gathered = options.zero_stage == 3 && !unit.holds_small_tensors &&
                     (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);
     spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;

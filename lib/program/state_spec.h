@@ -56,16 +56,17 @@ struct StateFormats {
 /// which ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
 /// placement, the passes and the update need to know none of these.
 struct StateSpec {
-  /// Layers of this pipeline stage use the unit. False: the rank has no part of the unit.
+  /// Says whether layers of this pipeline stage use the unit. False: the rank has no part of the
+  /// unit.
   bool used_by_stage = true;
   /// The first pipeline stage that uses the unit. It adds the unit to the gradient norm, and saves
   /// it. `is_first_stage`: this rank's stage is the first.
   int first_stage = 0;
   bool is_first_stage = true;
-  /// Another stage has a copy of the unit and computes a partial gradient of it.
+  /// Says whether another stage has a copy of the unit and computes a partial gradient of it.
   bool shared_by_stages = false;
-  /// The unit trains. A frozen unit has no gradient and no optimizer state, and is never updated;
-  /// its parameters are stored and gathered like those of other units.
+  /// Says whether the unit trains. A frozen unit has no gradient and no optimizer state, and is
+  /// never updated; its parameters are stored and gathered like those of other units.
   bool trainable = true;
   /// The group of ranks that the unit is sharded over, and the group of ranks that hold the same
   /// shard as this rank.
@@ -74,21 +75,22 @@ struct StateSpec {
   /// This rank's place in `shard`; place 0 of 1 if there is no such group.
   GroupPlace shard_place;
   ShardedStates sharded;
-  /// Parameters are gathered before layers read them and freed afterwards.
+  /// Says whether parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
-  /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
-  /// then added to the sum. False: the operation lists of all micro-batches add to one gradient,
-  /// which is reduced at the end.
+  /// Says whether the gradient of each micro-batch has its own buffer, is reduced when it is
+  /// complete, and is then added to the sum. False: the operation lists of all micro-batches add to
+  /// one gradient, which is reduced at the end.
   bool reduces_each_micro_batch = false;
-  /// The reduction of a sharded gradient gives each rank only its shard. False: it gives each rank
-  /// the whole sum.
+  /// Says whether the reduction of a sharded gradient gives each rank only its shard. False: it
+  /// gives each rank the whole sum.
   bool reduce_scatter = true;
   std::vector<PartialGradients> partial_gradients;
   std::vector<GradientNormRange> gradient_norm_ranges;
 
   StateTiers tiers;
   StateFormats formats;
-  /// The optimizer updates master weights, from which the weights that layers read are made.
+  /// Says whether the optimizer updates master weights, from which the weights that layers read are
+  /// made.
   bool has_master = false;
 };
 
@@ -99,7 +101,7 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
 
 /// Returns how an update treats a tensor.
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const Slice& slice);
+                       const TensorSlice& slice);
 
 /// StraddlingTensor says where the scales of one tensor that straddles blocks lie among the scales
 /// of all such tensors of a pipeline stage. Each rank holds all these scales, even of elements that
@@ -125,7 +127,7 @@ std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescr
                                                                 const OptimizerConfig& optimizer);
 
 /// StoredState is a state of a trained tensor, as checkpoints store it. `state` has the same
-/// meaning as in StatePiece.
+/// meaning as in UnitStatePiece.
 struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;

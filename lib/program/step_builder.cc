@@ -94,7 +94,7 @@ class StepBuilder {
         placement_(program_, model, partition, options.state, trains_ ? options.micro_batches : 0),
         parameters_(program_, placement_),
         gradients_(program_, model, options.state, placement_),
-        pieces_(list_state_pieces(program_, model, options.state, placement_)) {
+        pieces_(list_unit_state_pieces(program_, model, options.state, placement_)) {
     program_.name = std::move(name);
     const bool separate_weight_grads = has_input_grads(actions_);
     for (const LayerGraph& graph : model.graphs)
@@ -206,7 +206,7 @@ class StepBuilder {
   const UnitPlacement placement_;
   ParameterUses parameters_;
   GradientReducer gradients_;
-  std::vector<StatePiece> pieces_;
+  std::vector<UnitStatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   /// The units that each layer's lists read, found when first asked for.
   std::map<std::pair<size_t, InstrKind>, std::set<UnitId>> units_read_;
@@ -334,8 +334,8 @@ void StepBuilder::set_gradient_ranges(size_t layer, int32_t micro_batch, const O
   for (size_t i = 0; i < params.size(); ++i) {
     const ValueId id = graph.at(params[i].value).grad;
     if (id < 0 || info.writes[static_cast<size_t>(id)] == 0) continue;
-    ranges.set(id, gradients_.range_for_gradient(partition_.param_locations[layer][i],
-                                                 graph.at(id).bytes(), micro_batch));
+    ranges.set(id, gradients_.assign_gradient_range(partition_.param_locations[layer][i],
+                                                    graph.at(id).bytes(), micro_batch));
   }
 }
 
@@ -405,7 +405,7 @@ GradientWrite StepBuilder::record_writes(size_t layer, int32_t micro_batch,
     const bool separately = placement_.spec(unit).reduces_each_micro_batch;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[separately ? micro_batch : -1].insert(tensor).second;
-      (first && !gradients_.begins_as_zero(unit, tensor) ? overwrites : adds) = true;
+      (first && !gradients_.must_begin_as_zero(unit, tensor) ? overwrites : adds) = true;
     }
   }
   require(!(adds && overwrites), "the gradients of a list are all new or all known");
@@ -564,7 +564,7 @@ StepProgram StepBuilder::finish() {
 
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
                                 const StepOptions& options) {
-  require(model.mode == Mode::kTrain, "a training step needs a model built for training");
+  require(model.mode == GraphMode::kTrain, "a training step needs a model built for training");
   const PipelineLayout& pipeline = options.state.pipeline;
   StepBuilder builder(
       "train", model, partition, options,
@@ -585,7 +585,8 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
 
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options) {
-  require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
+  require(model.mode == GraphMode::kEvaluate,
+          "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), Trains::kNo);
   const BufferId loss =
@@ -597,7 +598,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
 
 StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options) {
-  require(model.mode == Mode::kLogits, "a generation step needs a model built for logits");
+  require(model.mode == GraphMode::kLogits, "a generation step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1),
                       Trains::kNo);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();

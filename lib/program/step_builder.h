@@ -28,9 +28,9 @@ struct StepOptions {
   int64_t prefetch_elements = 50'000'000;
   int64_t max_live_elements = 1'000'000'000;
   int64_t reuse_distance = 0;
-  /// Communication overlaps computation (DeepSpeed's overlap_comm).
+  /// Says whether communication overlaps computation (DeepSpeed's overlap_comm).
   bool overlap = true;
-  /// The inputs of layers are kept on the host until backward (cpu_checkpointing).
+  /// Says whether the inputs of layers are kept on the host until backward (cpu_checkpointing).
   bool offload_activations = false;
   /// The sizes of the arenas of the rank's training step, which its other programs share
   /// (assign_arena_offsets).
@@ -40,22 +40,23 @@ struct StepOptions {
 /// StepProgram holds a program, and the pieces of the model's state in its persistent buffers.
 struct StepProgram {
   Program program;
-  std::vector<StatePiece> pieces;
+  std::vector<UnitStatePiece> pieces;
   std::vector<UnitHolders> holders;
 };
 
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of
-/// gradients and loss, norm, decision, update. The model must be built with Mode::kTrain.
+/// gradients and loss, norm, decision, update. The model must be built with GraphMode::kTrain.
 StepProgram build_training_step(const ModelDescription& model, const Partition& partition,
                                 const StepOptions& options);
 
 /// Builds the forward passes of `micro_batches` micro-batches, with the loss summed into the loss
-/// buffer over all ranks. The model must be built with Mode::kEvaluate.
+/// buffer over all ranks. The model must be built with GraphMode::kEvaluate.
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options);
 
-/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
-/// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
+/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (GraphMode::kLogits), on
+/// the stage of the pipeline that has the head. Where parameters are sharded all ranks run it
+/// together.
 StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
                                   const StepOptions& options);
 

@@ -199,8 +199,8 @@ ProgramPlan plan_generation(const ModelConfig& config, const StepPlan& plan, int
   split.sequence = split.sequence && tokens % split.degree == 0;
   const BatchShape shape{.sequence_length = tokens,
                          .longest_sequence = plan.train.model.batch.longest()};
-  ModelDescription model = build_model(config, shape, Mode::kLogits, plan.train.model.dtypes, {},
-                                       split, plan.train.model.adapter);
+  ModelDescription model = build_model(config, shape, GraphMode::kLogits, plan.train.model.dtypes,
+                                       {}, split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;
   StepProgram step = build_generation_step(model, plan.partition, options);

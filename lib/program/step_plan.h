@@ -21,7 +21,7 @@ namespace ftrun {
 struct ProgramPlan {
   ModelDescription model;
   Program program;
-  std::vector<StatePiece> pieces;
+  std::vector<UnitStatePiece> pieces;
   std::vector<UnitHolders> holders;
 };
 

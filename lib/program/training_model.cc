@@ -34,8 +34,8 @@ std::vector<std::pair<std::string, T>> pattern(const char* key,
   return pairs;
 }
 
-TrainedOptions trained_options(const Config& config) {
-  TrainedOptions options;
+TrainedTensorOptions trained_options(const Config& config) {
+  TrainedTensorOptions options;
   options.freeze = config.train.freeze;
   options.only = config.train.only;
   options.adapter = config.adapter.type == AdapterType::kLora;
@@ -45,10 +45,11 @@ TrainedOptions trained_options(const Config& config) {
   return options;
 }
 
-ModelDescription model_for(const Config& config, const ModelConfig& model, int rank, Mode mode) {
+ModelDescription model_for(const Config& config, const ModelConfig& model, int rank,
+                           GraphMode mode) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const RecomputeOptions recompute =
-      mode == Mode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
+      mode == GraphMode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
   return build_model(model, shape, mode, model_dtypes(config), recompute,
                      tensor_split(config, rank), adapter_of(config, model));
 }
@@ -71,7 +72,7 @@ DType dtype_of(ConfigDtype dtype) {
 
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kCpu,
+          config.device == DeviceKind::kCuda ? KernelDevice::kGpu : KernelDevice::kCpu,
           packed_format(config.quantization)};
 }
 
@@ -120,14 +121,14 @@ Adapter adapter_of(const Config& config, const ModelConfig& model) {
 
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
   ModelDescription trained =
-      choose_trained(model_for(config, model, rank, Mode::kTrain), trained_options(config));
+      choose_trained(model_for(config, model, rank, GraphMode::kTrain), trained_options(config));
   const bool leaves_row_out =
       config.model.padding_row_gradient == PaddingRowGradient::kTransformers && model.padding_row;
   return leaves_row_out ? without_row_gradient(std::move(trained), *model.padding_row) : trained;
 }
 
 ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank) {
-  return model_for(config, model, rank, Mode::kEvaluate);
+  return model_for(config, model, rank, GraphMode::kEvaluate);
 }
 
 }  // namespace ftrun

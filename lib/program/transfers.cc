@@ -41,7 +41,7 @@ class TransferPass {
     Instr instr = transfer(InstrKind::kSend, buffered);
     instr.reads = {program_.full_range(buffered.buffer)};
     insertions_.push_back({.at = uses_[static_cast<size_t>(buffered.buffer)].last,
-                           .after = true,
+                           .is_after = true,
                            .instrs = {std::move(instr)}});
   }
 

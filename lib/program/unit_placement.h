@@ -108,7 +108,7 @@ class UnitPlacement {
   struct TierStatePart {
     Tier tier = Tier::kDevice;
     bool wanted = true;
-    /// The rank holds only its shard, not a whole copy.
+    /// Says whether the rank holds only its shard, not a whole copy.
     bool is_sharded = false;
   };
   static BufferRange range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,

@@ -41,9 +41,9 @@ struct UnitUpdate {
   /// The number, 0 or 1, of the staging buffers that the update uses. Consecutive updates use
   /// different staging buffers.
   int staging_slot = 0;
-  std::vector<Instr> before;
+  std::vector<Instr> instrs_before;
   std::vector<Instr> updates;
-  std::vector<Instr> after;
+  std::vector<Instr> instrs_after;
 };
 
 /// UpdateQueue holds updates in order, and the gathers of updated parameters. A gather runs after
@@ -91,7 +91,7 @@ void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
 /// intervals they would delay the next interval's copies.
 void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) {
   for (size_t k = 0; k < std::min<size_t>(staged.units.size(), 2); ++k)
-    emit_all(staged.units[k].before, program);
+    emit_all(staged.units[k].instrs_before, program);
   for (size_t k = 0; k < in_place.units.size(); ++k) {
     emit_gathers(in_place, k, program);
     emit_all(in_place.units[k].updates, program);
@@ -101,9 +101,9 @@ void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) 
   // written back.
   for (size_t k = 0; k < staged.units.size(); ++k) {
     emit_gathers(staged, k, program);
-    if (k > 0 && k + 1 < staged.units.size()) emit_all(staged.units[k + 1].before, program);
+    if (k > 0 && k + 1 < staged.units.size()) emit_all(staged.units[k + 1].instrs_before, program);
     emit_all(staged.units[k].updates, program);
-    emit_all(staged.units[k].after, program);
+    emit_all(staged.units[k].instrs_after, program);
   }
   emit_gathers(staged, staged.units.size(), program);
 }
@@ -164,7 +164,7 @@ class UpdateStaging {
     if (here == there) return makes_copy;
     BufferRange from = makes_copy ? written.back() : written[0];
     const auto move = [&](const BufferRange& to) {
-      plan.after.push_back(make_copy(program_, from, to, plan.unit));
+      plan.instrs_after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
     // The device and the disk have no direct link, so data between them moves through the host.
@@ -202,9 +202,9 @@ class UpdateStaging {
     const Buffer& buffer = program_.at(at.buffer);
     if (buffer.tier == here) return at;
     const BufferRange copied = staged(name, here, buffer.format, interval.size(), plan);
-    plan.before.push_back(make_copy(program_, at, copied, plan.unit));
-    plan.before.back().if_finite = true;
-    if (written) plan.after.push_back(make_copy(program_, copied, at, plan.unit));
+    plan.instrs_before.push_back(make_copy(program_, at, copied, plan.unit));
+    plan.instrs_before.back().if_finite = true;
+    if (written) plan.instrs_after.push_back(make_copy(program_, copied, at, plan.unit));
     return copied;
   }
 
@@ -256,7 +256,9 @@ class UpdateBuilder {
 
   /// Splits an interval of a unit into ranges that each have a single update kind.
   std::vector<UpdateKindRange> ranges_of(const Unit& unit, const UnitRange& interval) const {
-    const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
+    const auto kind_of = [&](const TensorSlice& slice) {
+      return update_kind(model_, options_, slice);
+    };
     return update_kind_ranges(unit, kind_of, interval.begin, interval.end);
   }
 
@@ -292,7 +294,7 @@ class UpdateBuilder {
     std::vector<BufferRange> weights{operands.weights};
     const bool writes_working_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
-    for (Instr& instr : plan.after) instr.if_finite = true;
+    for (Instr& instr : plan.instrs_after) instr.if_finite = true;
 
     // The update does not change the padding around a tensor that straddles blocks, so the padding
     // is copied.
@@ -350,7 +352,7 @@ class UpdateBuilder {
   void add_scales(const UpdateKindRange& part, Instr& instr) const {
     if (part.kind.straddling < 0 || scales_.states == 0) return;
     const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
-    const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
+    const TensorSlice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
     instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
     for (const auto* buffers : {&scales_.buffers, &new_scales_})
       for (size_t s = 0; s < scales_.states; ++s)

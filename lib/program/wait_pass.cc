@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/mix_bits.h"
-#include "program/by_lane.h"
+#include "program/lane_map.h"
 #include "program/lifetime.h"
 #include "program/passes.h"
 
@@ -115,11 +115,11 @@ class AccessLog {
     AccessList writes;
   };
 
-  ByLane<Accesses>& accesses_to(const BufferRange& range) {
+  LaneMap<Accesses>& accesses_to(const BufferRange& range) {
     return buffers_[static_cast<size_t>(range.buffer)];
   }
 
-  std::vector<ByLane<Accesses>> buffers_;
+  std::vector<LaneMap<Accesses>> buffers_;
 };
 
 /// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute

@@ -37,13 +37,13 @@ bool begins_as(const std::string& path, std::string_view page) {
 
 }  // namespace
 
-std::string fill_page(const PageParts& parts, const nlohmann::ordered_json& data) {
+std::string fill_page(const PageSources& parts, const nlohmann::ordered_json& data) {
   std::string page = replace_marker(parts.page, "@CSS@", cat(kPageStyle, parts.style));
   page = replace_marker(std::move(page), "@JS@", cat(kPageScript, parts.script));
   return replace_marker(std::move(page), "@DATA@", escape_json(data));
 }
 
-void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
+void refuse_foreign_page(const std::string& path, const PageSources& parts, const char* what,
                          const char* option) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);

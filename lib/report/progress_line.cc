@@ -35,6 +35,8 @@ struct LinePart {
   std::string text;
   int drop_order = 0;
   std::string_view color;
+  /// Says whether the part belongs to the bar in front of it, if there is one.
+  bool follows_bar = false;
 };
 
 std::string loss_text(double loss) {
@@ -72,7 +74,7 @@ std::vector<LinePart> live_parts(const ProgressState& state) {
   const StepMetrics& m = state.metrics;
   std::vector<LinePart> parts{{step_text(state), 9, {}}};
   if (state.total_steps > 0)
-    parts.push_back({cat(static_cast<int>(fraction(state) * 100), "%"), 2, {}});
+    parts.push_back({cat(static_cast<int>(fraction(state) * 100), "%"), 2, {}, true});
   if (m.trained) {
     parts.push_back({cat("loss ", loss_text(m.loss)), 8, std::isfinite(m.loss) ? "" : kRed});
     parts.push_back({rate_text(m.tokens_per_second), 3, {}});
@@ -151,7 +153,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
   for (size_t i = 0; i < parts.size(); ++i) {
     const LinePart& part = parts[i];
     const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
-    if (i > 0) line += part.drop_order == 2 && line.ends_with(']') ? " " : "  ";
+    if (i > 0) line += part.follows_bar && line.ends_with(']') ? " " : "  ";
     line += style.color && !part.color.empty() ? cat(part.color, part.text, kPlain) : part.text;
     if (bar) line += cat(" ", bar_text(fraction(state), std::min(spare, kLongestBar), style));
   }

@@ -25,7 +25,7 @@ struct ProgressStyle {
   /// The number of columns of the terminal; the line stays shorter, so that it never wraps.
   int width = 80;
   bool color = false;
-  /// The bar consists of block characters (UTF-8) instead of '#'.
+  /// Says whether the bar consists of block characters (UTF-8) instead of '#'.
   bool unicode = false;
 };
 
@@ -40,7 +40,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// A single line is redrawn instead of printing many lines.
+  /// Says whether a single line is redrawn instead of printing many lines.
   bool live = false;
   bool color = false;
   bool unicode = false;

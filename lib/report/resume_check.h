@@ -18,8 +18,8 @@ struct ManifestDifference {
   /// The value in run.json; kNotRecorded if a run.json has no such field.
   std::string before;
   std::string now;
-  /// The field affects the mathematics of the run (config, model, data, seed, topology). False: it
-  /// affects only rounding, or where the run takes place (build, machine).
+  /// Says whether the field affects the mathematics of the run (config, model, data, seed,
+  /// topology). False: it affects only rounding, or where the run takes place (build, machine).
   bool affects_results = true;
 };
 

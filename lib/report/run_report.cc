@@ -314,7 +314,7 @@ Json run_json(const std::string& folder) {
   return run;
 }
 
-PageParts report_parts() {
+PageSources report_page_sources() {
   return {kReportPage, "", kReportScript};
 }
 
@@ -323,11 +323,11 @@ PageParts report_parts() {
 std::string run_report(const std::vector<std::string>& run_folders) {
   Json data{{"made", cat("made ", utc_now())}, {"runs", Json::array()}};
   for (const std::string& folder : run_folders) data["runs"].push_back(run_json(folder));
-  return fill_page(report_parts(), data);
+  return fill_page(report_page_sources(), data);
 }
 
 void write_run_report(const std::string& path, const std::vector<std::string>& run_folders) {
-  refuse_foreign_page(path, report_parts(), "a report of ftrun's",
+  refuse_foreign_page(path, report_page_sources(), "a report of ftrun's",
                       "for the report (--out FILE.html)");
   const std::string page = run_report(run_folders);
   write_file_atomic(posix_files(), path, page);

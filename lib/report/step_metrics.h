@@ -45,8 +45,8 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results);
 struct StepMetrics {
   /// The number of the step, from 1; 0 is the state before training.
   int64_t step = 0;
-  /// The step was trained. False: this is only an evaluation before the first step, and only `step`
-  /// and the evaluations are written.
+  /// Says whether the step was trained. False: this is only an evaluation before the first step,
+  /// and only `step` and the evaluations are written.
   bool trained = true;
   /// The number of sequences read by all ranks since training began, this step included.
   int64_t samples = 0;
@@ -66,7 +66,7 @@ struct StepMetrics {
   std::optional<double> exposed_communication_seconds;
   /// The loss scale, with dynamic or static loss scaling.
   std::optional<double> loss_scale;
-  /// The update was skipped because the loss or a gradient was not finite.
+  /// Says whether the update was skipped because the loss or a gradient was not finite.
   bool skipped = false;
   /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;

@@ -155,7 +155,7 @@ BoundCalculator::ModelCostsKey BoundCalculator::model_costs_key(const Layout& la
 BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layout) const {
   ModelCosts costs;
   try {
-    const std::variant<Config, std::string> tried = try_layout(task_, layout);
+    const std::variant<Config, std::string> tried = resolve_layout(task_, layout);
     if (const auto* refusal = std::get_if<std::string>(&tried))
       throw Error(ExitCode::kUsage, *refusal);
     const Config& config = std::get<Config>(tried);
@@ -169,8 +169,8 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
     }
     const auto balance = pipeline_balance(config.pipeline.partition);
     require(balance.has_value(), "pipeline.partition was checked");
-    costs.layer_weights = layer_loads(costs.model, *balance);
-    costs.whole_layer_weights = rounded_loads(costs.layer_weights);
+    costs.layer_loads = layer_loads(costs.model, *balance);
+    costs.rounded_layer_loads = rounded_loads(costs.layer_loads);
   } catch (const Error& error) {
     costs.failure = error;
   }
@@ -209,8 +209,8 @@ BoundCalculator::StagePartition& BoundCalculator::stage_partition_of(const Model
       stages == 1 ? ChunkPlacement::kLoop : traits_of(layout.schedule).placement;
   std::vector<int64_t> blocks;
   if (stages > 1) {
-    std::vector<int64_t>& known = blocks_[{costs.whole_layer_weights, stages * chunks}];
-    if (known.empty()) known = balanced_blocks(costs.layer_weights, stages * chunks);
+    std::vector<int64_t>& known = blocks_[{costs.rounded_layer_loads, stages * chunks}];
+    if (known.empty()) known = balanced_blocks(costs.layer_loads, stages * chunks);
     blocks = known;
   }
   StagePartition& pipeline = stage_partitions_[{layout.tensor, stages, chunks, placement, blocks}];

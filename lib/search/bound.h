@@ -52,7 +52,7 @@ class BoundCalculator {
   void compute_costs(const MissingModels& models);
 
   /// Computes the bound of a layout. `properties` are the state properties of the task's config
-  /// with the layout. Throws the errors of try_layout(), training_model(), and list_seconds().
+  /// with the layout. Throws the errors of resolve_layout(), training_model(), and list_seconds().
   Bound compute_bound(const Layout& layout, const StateProperties& properties);
 
  private:
@@ -76,9 +76,9 @@ class BoundCalculator {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// LayerWeights holds the load of each layer in whole numbers (rounded_loads()). Equal loads give
+  /// LayerLoads holds the load of each layer in whole numbers (rounded_loads()). Equal loads give
   /// equal stage partitions.
-  using LayerWeights = std::vector<int64_t>;
+  using LayerLoads = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
   struct ModelCosts {
@@ -87,8 +87,8 @@ class BoundCalculator {
     std::vector<GraphCost> prefix_costs;
     /// The load of each layer, by which layers are divided among stages, and the same in whole
     /// numbers.
-    std::vector<double> layer_weights;
-    LayerWeights whole_layer_weights;
+    std::vector<double> layer_loads;
+    LayerLoads rounded_layer_loads;
     /// The error that prevented computing the costs.
     std::optional<Error> failure;
 
@@ -149,7 +149,7 @@ class BoundCalculator {
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
   /// The number of blocks in each model chunk, by the weights of layers and the number of chunks.
-  std::map<std::pair<LayerWeights, int64_t>, std::vector<int64_t>> blocks_;
+  std::map<std::pair<LayerLoads, int64_t>, std::vector<int64_t>> blocks_;
   /// Stage partitions by tensor-parallel degree, stages, chunks, placement of chunks, and numbers
   /// of blocks.
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>,

@@ -26,7 +26,8 @@ void Candidates::sort_by_bound() {
   });
 }
 
-std::vector<size_t> Candidates::matching(const std::function<bool(const Layout&)>& matches) const {
+std::vector<size_t> Candidates::list_matching(
+    const std::function<bool(const Layout&)>& matches) const {
   std::vector<size_t> numbers;
   for (size_t i = 0; i < all_.size(); ++i)
     if (matches(all_[i].layout)) numbers.push_back(i);
@@ -62,12 +63,12 @@ std::vector<PlannedLayout> Candidates::ranking() const {
   return ranked;
 }
 
-size_t Candidates::cheapest_of(const std::vector<size_t>& numbers) const {
+size_t Candidates::fastest_to_plan(const std::vector<size_t>& numbers) const {
   return *std::min_element(numbers.begin(), numbers.end(),
                            [&](size_t a, size_t b) { return effort_of(a) < effort_of(b); });
 }
 
-bool Candidates::is_likely_large(const Layout& layout) const {
+bool Candidates::is_probably_too_large(const Layout& layout) const {
   return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
     return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
            layout.pipeline == other.pipeline && layout.schedule == other.schedule &&

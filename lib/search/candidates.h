@@ -21,7 +21,7 @@ namespace ftrun {
 struct Candidate {
   Layout layout;
   Bound bound;
-  /// The layout fits according to its bound on memory.
+  /// Says whether the layout fits according to its bound on memory.
   bool fits = false;
 };
 
@@ -41,7 +41,7 @@ class Candidates {
   size_t size() const { return all_.size(); }
   const Candidate& at(size_t number) const { return all_[number]; }
   /// Lists the candidates whose layouts `matches` accepts.
-  std::vector<size_t> matching(const std::function<bool(const Layout&)>& matches) const;
+  std::vector<size_t> list_matching(const std::function<bool(const Layout&)>& matches) const;
 
   /// Records the result of a full plan.
   void add_planned(size_t number, PlannedLayout found);
@@ -69,11 +69,11 @@ class Candidates {
     return estimate_planning_effort(task_, all_[number].layout);
   }
   /// Returns the one of these candidates whose full plan takes the least time.
-  size_t cheapest_of(const std::vector<size_t>& numbers) const;
+  size_t fastest_to_plan(const std::vector<size_t>& numbers) const;
   /// Returns whether the layout probably needs too much memory, because it equals a layout that was
   /// too large except for settings that need more memory: larger micro-batches, less recompute, a
   /// lower ZeRO stage, fewer shards.
-  bool is_likely_large(const Layout& layout) const;
+  bool is_probably_too_large(const Layout& layout) const;
 
   /// Returns the fastest of these candidates that fits according to full plans or, if none fits,
   /// the one that needs the least memory.

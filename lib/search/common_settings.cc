@@ -71,7 +71,7 @@ std::vector<CommonSettingComparison> CommonSettings::compare(
   std::vector<CommonSettingComparison> comparisons;
   for (size_t c = 0; c < settings_.size(); ++c) {
     CommonSettingComparison why{.setting = settings_[c].name};
-    const std::vector<size_t> allowed = candidates.matching(settings_[c].matches);
+    const std::vector<size_t> allowed = candidates.list_matching(settings_[c].matches);
     if (allowed.empty()) {
       why.refusal = refusals_[c];
       if (why.refusal.empty()) continue;  // no layout of this machine has the setting

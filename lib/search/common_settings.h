@@ -26,7 +26,7 @@ struct CommonSetting {
 struct CommonSettingComparison {
   /// The setting: "ZeRO 1", "tensor 2", "recompute full".
   std::string setting;
-  /// The best layout has this setting.
+  /// Says whether the best layout has this setting.
   bool is_chosen = false;
   /// The fastest planned layout with the setting or, if none fits, one that needs the least memory.
   /// Absent if no layout with the setting is allowed, or if all of them need too much memory
@@ -34,7 +34,7 @@ struct CommonSettingComparison {
   std::optional<PlannedLayout> best;
   /// The minimum memory and time of the setting's allowed layouts, by their bounds.
   std::optional<Bound> bound;
-  /// Some of the setting's allowed layouts may fit, according to their bounds.
+  /// Says whether some of the setting's allowed layouts may fit, according to their bounds.
   bool may_fit = false;
   /// The number of ranks on a node in the allowed layout whose bound on device memory is lowest.
   int64_t ranks = 1;

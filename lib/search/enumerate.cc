@@ -165,7 +165,7 @@ std::vector<Layout> all_layouts(const SearchTask& task) {
   return std::move(all).take_sorted();
 }
 
-std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout) {
+std::variant<Config, std::string> resolve_layout(const SearchTask& task, const Layout& layout) {
   WrittenConfig written = task.written;
   write_layout(layout, written);
   ResolveContext context = task.context;

@@ -21,6 +21,6 @@ std::vector<Layout> all_layouts(const SearchTask& task);
 
 /// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or the
 /// reason why the checks in config/resolve or of the model refuse it.
-std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout);
+std::variant<Config, std::string> resolve_layout(const SearchTask& task, const Layout& layout);
 
 }  // namespace ftrun

@@ -39,7 +39,7 @@ void copy_schedule(const Layout& from, Layout& to) {
 const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
   const auto [known, added] = tried_.try_emplace(layout);
   if (!added) return known->second;
-  const std::variant<Config, std::string> tried = try_layout(task_, layout);
+  const std::variant<Config, std::string> tried = resolve_layout(task_, layout);
   if (const auto* why = std::get_if<std::string>(&tried))
     known->second.refusal = *why;
   else

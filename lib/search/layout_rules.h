@@ -12,10 +12,11 @@
 
 namespace ftrun {
 
-/// LayoutRules decides which layouts of a task are allowed. It does not call try_layout() for every
-/// layout, but for single aspects on each mesh: the schedule with the micro-batches, the offload of
-/// the state, and recompute. In addition it calls try_layout() once for each kind of complete
-/// layout (LayoutKindKey). tests/search compares the results with those of try_layout().
+/// LayoutRules decides which layouts of a task are allowed. It does not call resolve_layout() for
+/// every layout, but for single aspects on each mesh: the schedule with the micro-batches, the
+/// offload of the state, and recompute. In addition it calls resolve_layout() once for each kind of
+/// complete layout (LayoutKindKey). tests/search compares the results with those of
+/// resolve_layout().
 class LayoutRules {
  public:
   /// Makes an object without results. `task` must outlive it.
@@ -28,15 +29,15 @@ class LayoutRules {
     /// The properties that the bounds of an allowed layout need; null if the layout is refused.
     const StateProperties* properties = nullptr;
   };
-  /// Judges a layout of the task by results of try_layout(); calls it for results that are not
+  /// Judges a layout of the task by results of resolve_layout(); calls it for results that are not
   /// known yet.
   Verdict verdict_of(const Layout& layout);
 
-  /// Returns the number of layouts for which try_layout() was called.
+  /// Returns the number of layouts for which resolve_layout() was called.
   int64_t try_calls() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
-  /// TryResult is the result of try_layout() for one layout: a refusal, or properties.
+  /// TryResult is the result of resolve_layout() for one layout: a refusal, or properties.
   struct TryResult {
     std::string refusal;
     StateProperties properties;

@@ -49,7 +49,7 @@ Config config_of(const MemoryTableModel& model, const MemoryTableQuery& query,
   layout.data = query.ranks;
   layout.zero = query.zero;
   layout.recompute = query.recompute;
-  std::variant<Config, std::string> tried = try_layout(task, layout);
+  std::variant<Config, std::string> tried = resolve_layout(task, layout);
   if (const auto* refusal = std::get_if<std::string>(&tried))
     throw Error(ExitCode::kUsage, cat(model.name, " on ", query.ranks, " GPUs: ", *refusal),
                 "ask for another number of GPUs");
@@ -107,7 +107,7 @@ struct TableState {
   int first_stage = 0;
   /// The bytes in the plan.
   double planned = 0;
-  /// A part of the state may not be allocated at the peak.
+  /// Says whether a part of the state may not be allocated at the peak.
   bool may_be_freed = false;
 };
 
@@ -214,7 +214,7 @@ double MemoryTableRow::planned() const {
       [](double sum, const MemoryTablePart& part) { return sum + part.planned; });
 }
 
-double formula_state_bytes(int zero, int64_t ranks) {
+double textbook_state_bytes(int zero, int64_t ranks) {
   return shared(kWeights, zero >= 3, ranks) + shared(kGradients, zero >= 2, ranks) +
          shared(kMoments, zero >= 1, ranks);
 }

@@ -94,6 +94,6 @@ inline constexpr std::array<TextbookMemory, 4> kTextbookMemory{
 
 /// Returns the bytes for each parameter on each rank by textbook formulas, without activations:
 /// 12 at stage 0.
-double formula_state_bytes(int zero, int64_t ranks);
+double textbook_state_bytes(int zero, int64_t ranks);
 
 }  // namespace ftrun

@@ -29,7 +29,7 @@ PlannedLayout plan_layout(const SearchTask& task, const Layout& layout, bool tim
   const auto check_time = [&] {
     if (std::chrono::steady_clock::now() >= deadline) throw PlanDeadlineExceeded();
   };
-  const std::variant<Config, std::string> tried = try_layout(task, layout);
+  const std::variant<Config, std::string> tried = resolve_layout(task, layout);
   if (const auto* refusal = std::get_if<std::string>(&tried))
     throw Error(ExitCode::kUsage, cat(layout_text(layout), ": ", *refusal));
   const Config& config = std::get<Config>(tried);

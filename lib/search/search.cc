@@ -87,7 +87,7 @@ class PlanOrder {
       if (candidates_.is_attempted(i)) return false;
       const double added = numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
       return time.ends_in_time(effort + added) &&
-             (likely_too || !candidates_.is_likely_large(candidates_.at(i).layout));
+             (likely_too || !candidates_.is_probably_too_large(candidates_.at(i).layout));
     };
     for (const auto* order : {&by_bound_, &by_guess_}) {
       const auto found = first_of(*order, is_wanted);
@@ -121,7 +121,7 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (!has_timed() && !result_.proved)
+    if (!has_timed() && !result_.is_proved)
       plan_in_time(candidates_.candidates_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
@@ -149,7 +149,7 @@ class Search {
   /// little late: a plan of some layout says more than bounds of all.
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
     if (numbers.empty() || candidates_.planned() > 0 || candidates_.stopped() > 0) return;
-    const size_t cheapest = candidates_.cheapest_of(numbers);
+    const size_t cheapest = candidates_.fastest_to_plan(numbers);
     result_.needed_seconds = time_.estimate_end_seconds(candidates_.effort_of(cheapest));
     if (time_.may_first_plan_end_at(result_.needed_seconds)) plan({cheapest}, timed);
   }
@@ -282,7 +282,7 @@ class Search {
     const std::optional<size_t> left = order.lowest_bound();
     result_.min_other_seconds =
         left ? candidates_.at(*left).bound.seconds : candidates_.best_seconds();
-    result_.proved =
+    result_.is_proved =
         !left && result_.counts.checked == result_.counts.all && result_.counts.untimed == 0;
   }
 
@@ -290,7 +290,7 @@ class Search {
   /// these layouts may be faster than all layouts planned before.
   void plan_common_settings() {
     for (const CommonSetting& setting : settings_.all())
-      plan_common_setting(candidates_.matching(setting.matches));
+      plan_common_setting(candidates_.list_matching(setting.matches));
   }
 
   /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on

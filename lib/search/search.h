@@ -18,7 +18,7 @@ struct SearchLimits {
   /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
   /// second after the limit is stopped.
   double seconds = 10;
-  /// The search looks for a sufficient number of nodes if nothing fits.
+  /// Says whether the search looks for a sufficient number of nodes if nothing fits.
   bool tries_more_nodes = true;
 };
 
@@ -30,8 +30,8 @@ struct SearchCounts {
   int64_t checked = 0;
   int64_t refused = 0;
   int64_t allowed = 0;
-  /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
-  /// From their results the search decides which layouts are allowed (LayoutRules).
+  /// The number of calls of resolve_layout(), including calls for layouts that only test one
+  /// aspect. From their results the search decides which layouts are allowed (LayoutRules).
   int64_t try_calls = 0;
   /// too_large: allowed layouts that need too much memory according to their bounds. planned:
   /// layouts that were fully planned. pruned: layouts that were not planned because their bound is
@@ -50,9 +50,9 @@ struct SearchResult {
   SearchCounts counts;
   /// Layouts that fit and were fully planned, the fastest first.
   std::vector<PlannedLayout> ranking;
-  /// No layout can be faster than the first of `ranking`: all bounds were computed, and no layout
-  /// that was not planned has a lower bound.
-  bool proved = false;
+  /// Says whether no layout can be faster than the first of `ranking`: all bounds were computed,
+  /// and no layout that was not planned has a lower bound.
+  bool is_proved = false;
   /// The minimum seconds that any other layout with a known bound could take. It says nothing of
   /// layouts that were not checked (SearchCounts) or could not be timed.
   double min_other_seconds = 0;

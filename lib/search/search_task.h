@@ -30,7 +30,7 @@ struct SearchTask {
   /// on CPUs only device_memory counts.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// Layouts may offload state from a GPU to main memory, or to disk.
+  /// Says whether layouts may offload state from a GPU to main memory, or to disk.
   bool offloads = true;
 };
 

@@ -15,9 +15,9 @@ struct StateProperties {
   double state_bytes = 0;
   double gradient_bytes = 0;
   double communicated_bytes = 0;
-  /// The weights have an fp32 master copy in addition to the weights that layers read.
+  /// Says whether the weights have an fp32 master copy in addition to the weights that layers read.
   bool has_master = false;
-  /// Ranks keep a second set of the weights' shards (zero_hpz_partition_size).
+  /// Says whether ranks keep a second set of the weights' shards (zero_hpz_partition_size).
   bool has_secondary_shards = false;
   /// The share of the optimizer state that is offloaded, if offload is on.
   double offloaded_share = 1;

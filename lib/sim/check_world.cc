@@ -14,7 +14,7 @@
 #include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/run_in_parallel.h"
-#include "program/by_lane.h"
+#include "program/lane_map.h"
 #include "program/lifetime.h"
 #include "program/update_operands.h"
 #include "sim/check_op_lists.h"
@@ -485,14 +485,14 @@ void check_order(const Program& program, const LaneClocks& known, Faults& faults
   // Instructions are listed by the buffer that they touch and by lane: only instructions of one
   // buffer can conflict, and those before a known completed instruction of a lane need no second
   // check.
-  std::vector<ByLane<std::vector<size_t>>> touching(program.buffers.size());
+  std::vector<LaneMap<std::vector<size_t>>> touching(program.buffers.size());
   std::vector<BufferId> mine;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     list_buffers(instr, mine);
     std::set<size_t> unordered;
     for (const BufferId buffer : mine) {
-      ByLane<std::vector<size_t>>& instrs = touching[static_cast<size_t>(buffer)];
+      LaneMap<std::vector<size_t>>& instrs = touching[static_cast<size_t>(buffer)];
       for (const auto& [lane, earlier] : instrs) {
         if (lane == instr.lane) continue;
         const InstrId done = known[i][static_cast<size_t>(lane)];

@@ -47,7 +47,7 @@ std::vector<std::string> ClassPlans::check() const {
   return faults;
 }
 
-void ClassPlans::require_sound() const {
+void ClassPlans::require_no_faults() const {
   const std::vector<std::string> faults = check();
   if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
 }

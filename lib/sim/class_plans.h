@@ -28,7 +28,8 @@ struct OverBudget {
   /// The lowest of the ranks that need the most memory, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
-  /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.
+  /// Says whether `needed` includes the host tier, because CPUs compute and both tiers are main
+  /// memory.
   bool with_host = false;
 };
 /// Returns the text "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most:
@@ -54,7 +55,7 @@ class ClassPlans {
   /// Runs check_world() on all ranks' programs of training, then of validation, then of text.
   std::vector<std::string> check() const;
   /// Throws Error(kBug) if check() finds a fault.
-  void require_sound() const;
+  void require_no_faults() const;
 
   /// Hashes what all ranks will do. Every rank computes the same hash.
   uint64_t hash() const;

@@ -42,7 +42,7 @@ World world_of_all(const std::vector<const Program*>& programs) {
 // cells.
 
 template <class Symbol>
-inline uint64_t Interpreter::read(const CellsOf<Symbol>& cells, int64_t element) {
+inline uint64_t Interpreter::read(const RangeCells<Symbol>& cells, int64_t element) {
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
   if (cells.size == 1) return value;
@@ -89,7 +89,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   }
   for (const Unit& unit : partition.units) {
     std::vector<int> copies(static_cast<size_t>(unit.padded_numel), 0);
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       std::fill_n(copies.begin() + slice.position_in_unit, slice.extent,
                   model.tensor(slice.tensor).copies);
     copies_.push_back(std::move(copies));
@@ -112,7 +112,7 @@ auto Interpreter::find_cells(Rank& rank, const BufferRange& range, DType dtype) 
   const int64_t offset = is_persistent ? range.offset : buffer.arena_offset + range.offset;
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   auto* const at = memory.data() + offset / 2;
-  return CellsOf<std::remove_pointer_t<decltype(memory.data())>>{
+  return RangeCells<std::remove_pointer_t<decltype(memory.data())>>{
       at, size, divide_up(range.bytes / 2, size)};
 }
 
@@ -134,7 +134,7 @@ namespace {
 constexpr int64_t kCodesInCell = 2;
 
 /// Returns the number of elements of a state that one element of Cells stands for.
-int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
+int64_t elements_of_cell(const Program& program, const UnitStatePiece& piece) {
   const Buffer& buffer = program.at(piece.range.buffer);
   return buffer.format.dtype == DType::kU8 && !buffer.format.packed ? kCodesInCell : piece.block;
 }
@@ -143,7 +143,7 @@ int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
 
 void Interpreter::load() {
   for (SymbolicRank& rank : ranks_) {
-    for (const StatePiece& piece : rank.step.pieces) {
+    for (const UnitStatePiece& piece : rank.step.pieces) {
       if (piece.straddling >= 0) continue;  // stays 0, like all persistent memory at first
       const Cells to = cells(rank, piece.range);
       const int64_t span = elements_of_cell(rank.step.program, piece);
@@ -184,9 +184,9 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
       state.held.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
     }
   for (size_t r = 0; r < ranks_.size(); ++r)
-    for (const StatePiece& piece : ranks_[r].step.pieces) {
+    for (const UnitStatePiece& piece : ranks_[r].step.pieces) {
       // A working copy must hold the same values as the parameters from which it is made.
-      const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
+      const bool same = piece.state == UnitStatePiece::kWorking && kind == UnitStatePiece::kParam;
       if (piece.state == kind || same) collect_piece(r, piece, kind, state, fault);
     }
   check_all_held(kind, state, fault);
@@ -196,7 +196,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
 }
 
 /// Adds a rank's piece of the state `kind`, and checks that ranks before it hold the same values.
-void Interpreter::collect_piece(size_t r, const StatePiece& piece, int32_t kind,
+void Interpreter::collect_piece(size_t r, const UnitStatePiece& piece, int32_t kind,
                                 CollectedState& state, std::string& fault) const {
   const SymbolicRank& rank = ranks_[r];
   const ConstCells from = cells(rank, piece.range);
@@ -233,7 +233,7 @@ void Interpreter::check_all_held(int32_t kind, const CollectedState& state,
 }
 
 /// Checks that all ranks have equal scales of a tensor that straddles blocks.
-void Interpreter::compare_scales(const ConstCells& scales, const StatePiece& piece,
+void Interpreter::compare_scales(const ConstCells& scales, const UnitStatePiece& piece,
                                  std::string& fault,
                                  std::map<TensorId, std::vector<uint64_t>>& known) {
   std::vector<uint64_t> own;

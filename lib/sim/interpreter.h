@@ -44,7 +44,7 @@ class Interpreter {
   /// Runs one step; `finite` is the decision of kDecide. Returns the first fault, or "".
   std::string run(std::mt19937_64& random, bool finite = true);
 
-  /// Returns the values of one state (StatePiece::state) for each unit of each tensor-parallel
+  /// Returns the values of one state (UnitStatePiece::state) for each unit of each tensor-parallel
   /// rank, by element; padding is 0. Sets `fault` if ranks that hold the same element have
   /// different values, or if no rank holds an element.
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
@@ -62,17 +62,17 @@ class Interpreter {
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
     uint64_t scale = 0;
   };
-  /// CellsOf holds the symbols of a range of a buffer. A cell stands for two bytes, so an element
-  /// may have several cells.
+  /// RangeCells holds the symbols of a range of a buffer. A cell stands for two bytes, so an
+  /// element may have several cells.
   template <class Symbol>
-  struct CellsOf {
+  struct RangeCells {
     Symbol* at;
     int64_t size;   // cells per element
     int64_t count;  // elements
   };
 
-  using Cells = CellsOf<uint64_t>;
-  using ConstCells = CellsOf<const uint64_t>;
+  using Cells = RangeCells<uint64_t>;
+  using ConstCells = RangeCells<const uint64_t>;
   struct CollectedState;
 
   template <class Rank>
@@ -81,7 +81,7 @@ class Interpreter {
   static Cells cells(SymbolicRank& rank, const BufferRange& range);
   static ConstCells cells(const SymbolicRank& rank, const BufferRange& range);
   template <class Symbol>
-  static uint64_t read(const CellsOf<Symbol>& cells, int64_t element);
+  static uint64_t read(const RangeCells<Symbol>& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
   void execute(Walk::LaneHead lane_head);
@@ -102,11 +102,11 @@ class Interpreter {
   std::string instr_text(const SymbolicRank& rank, const Instr& instr) const;
   static void scramble_persistent(SymbolicRank& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
-  void collect_piece(size_t rank, const StatePiece& piece, int32_t kind, CollectedState& state,
+  void collect_piece(size_t rank, const UnitStatePiece& piece, int32_t kind, CollectedState& state,
                      std::string& fault) const;
   void check_all_held(int32_t kind, const CollectedState& state, std::string& fault) const;
-  static void compare_scales(const ConstCells& scales, const StatePiece& piece, std::string& fault,
-                             std::map<TensorId, std::vector<uint64_t>>& known);
+  static void compare_scales(const ConstCells& scales, const UnitStatePiece& piece,
+                             std::string& fault, std::map<TensorId, std::vector<uint64_t>>& known);
   int copies_of(UnitId unit, int64_t element) const;
 
   const ModelDescription& model_;

@@ -41,7 +41,7 @@ class TraitFinder {
       : model_(model), state_(state), sharding_(shard_units(partition, state)) {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
-      for (const Slice& slice : unit.slices)
+      for (const TensorSlice& slice : unit.slices)
         kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
@@ -76,7 +76,7 @@ class TraitFinder {
   /// only once.
   Traits shape_of(const Unit& unit) const {
     Traits shape{unit.padded_numel, sharding_.is_sharded(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       shape.insert(shape.end(),
                    {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),
                     model_.tensor(slice.tensor).copies});
@@ -103,8 +103,8 @@ class TraitFinder {
     for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
       for (const UpdateKindRange& part : update_kind_ranges(
-               unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin,
-               interval.end))
+               unit, [&](const TensorSlice& slice) { return kind_of(slice.tensor); },
+               interval.begin, interval.end))
         traits.insert(traits.end(),
                       {part.begin - own.begin, part.end - own.begin, number_of(part.kind)});
   }

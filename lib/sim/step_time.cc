@@ -163,7 +163,7 @@ constexpr size_t kPartColumns = 26;
 constexpr int kMaxCpuRanks = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {
-  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
+  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
               cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", but the machine ",
@@ -182,7 +182,7 @@ int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, i
   if (!machine.has_gpus && ranks > kMaxCpuRanks)
     throw Error(ExitCode::kUsage,
                 cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMaxCpuRanks),
-                "plan fewer ranks, or for a machine of GPUs");
+                "plan fewer ranks, or plan for a machine with GPUs");
   return static_cast<int>(here);
 }
 

@@ -505,7 +505,7 @@ std::string walk_to_the_end(const World& world, const std::vector<LaneSchedule>&
 
 }  // namespace
 
-std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
+std::vector<int32_t> number_equal_schedules(std::span<const LaneSchedule> schedules) {
   SequentialIds<std::map<std::vector<int32_t>, int32_t>> known;
   std::vector<int32_t> numbers;
   for (const LaneSchedule& schedule : schedules) {
@@ -535,7 +535,7 @@ std::string walk_collectives(const World& world) {
     schedules[p] = collective_schedule(*world.programs[p]);
     runs[p] = join_collectives(schedules[p]);
   });
-  const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
+  const std::optional<World> folded = folded_world(world, number_equal_schedules(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
   // The walk over folded ranks and joined collectives found a fault, which may be caused by the
   // joining. The walk over all ranks and separate collectives decides, and describes the fault.

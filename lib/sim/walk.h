@@ -177,7 +177,7 @@ class Walk {
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
-  /// The index of each rank, to which members() refers for an entry of one rank.
+  /// The index of each rank, to which joint_members() refers for an entry of one rank.
   std::vector<int32_t> indices_;
   /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;
@@ -190,7 +190,7 @@ class Walk {
 
 /// Assigns a number to each schedule. Schedules that differ only in the positions of their entries
 /// within the programs get the same number.
-std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
+std::vector<int32_t> number_equal_schedules(std::span<const LaneSchedule> schedules);
 
 /// Walks the communication of all ranks to the end. The first walk is quick: it joins collectives
 /// and represents ranks that are alike by one rank. A full walk follows only if the first one does

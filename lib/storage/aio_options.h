@@ -28,10 +28,10 @@ struct AioOptions {
   /// Multiplies queue_depth. (With io_uring one thread keeps any number of operations in flight; if
   /// the kernel refuses io_uring, each operation in flight has its own thread, up to 32 threads.)
   int intra_op_parallelism = 1;
-  /// Blocks are submitted to the kernel one by one, each with its own system call.
+  /// Says whether blocks are submitted to the kernel one by one, each with its own system call.
   bool single_submit = false;
-  /// Blocks are submitted while others are in flight. False: new blocks are submitted only when
-  /// none is in flight.
+  /// Says whether blocks are submitted while others are in flight. False: new blocks are submitted
+  /// only when none is in flight.
   bool overlap_events = true;
 
   int blocks_in_flight() const { return queue_depth * intra_op_parallelism; }

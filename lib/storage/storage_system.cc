@@ -56,7 +56,7 @@ class MachineStorage : public StorageSystem {
     return made ? made.release() : -errno;
   }
   int remove(const std::string& path) override {
-    const EntryInFolder entry = open_parent(path);
+    const FolderEntry entry = open_parent(path);
     return entry.folder ? status_of(::unlinkat(entry.folder.get(), entry.name.c_str(), 0)) : -errno;
   }
   int reserve(int fd, int64_t bytes) override {

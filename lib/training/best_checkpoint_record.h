@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "checkpoint/best.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 

@@ -32,7 +32,7 @@ PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup
   PlanSummary summary;
   session.run_on_all_ranks("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
-    plans.require_sound();
+    plans.require_no_faults();
     all = hex64(plans.hash());
     summary.traced = traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)

@@ -24,7 +24,8 @@
 
 namespace ftrun {
 
-Checkpointer::Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts)
+Checkpointer::Checkpointer(const TrainRequest& request, Session& session,
+                           CheckpointerDependencies parts)
     : request_(request),
       config_(request.config),
       session_(session),
@@ -47,13 +48,13 @@ void Checkpointer::prepare_folder() {
 bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe) {
   return session_.broadcast_decision("resuming", [&] {
     prepare_folder();
-    if (!request_.resume.wanted) return false;
+    if (!request_.resume.is_wanted) return false;
     const std::string root = RunPaths(config_.output_dir).checkpoints();
     if (!request_.resume.step && list_checkpoints(root).empty()) {
-      parts_.recorder->refuse_if_checkpoints_are_gone();
+      parts_.folder_writer->refuse_if_checkpoints_are_gone();
       return false;
     }
-    parts_.recorder->check_resumed_run(describe());
+    parts_.folder_writer->check_resumed_run(describe());
     return true;
   });
 }
@@ -63,7 +64,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   if (session_.is_first()) base_fingerprint_ = parts_.model.base_fingerprint();
   model_fingerprint_ = parts_.model.fingerprint();
   if (decide_to_resume(describe)) return resume(describe);
-  if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
+  if (parts_.folder_writer != nullptr) parts_.folder_writer->record_new_start();
   session_.run_on_all_ranks("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
@@ -87,8 +88,8 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     parts_.model.check_same_base(resumed.meta, folder);
-    if (parts_.recorder != nullptr)
-      parts_.recorder->admit_checkpoint(folder, resumed.meta, describe());
+    if (parts_.folder_writer != nullptr)
+      parts_.folder_writer->check_resumed_checkpoint(folder, resumed.meta, describe());
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
@@ -130,7 +131,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   progress.add_to(meta);
-  meta.samples = samples_after(progress.step, config_);
+  meta.samples = sequences_in_steps(progress.step, config_);
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = model_fingerprint_;

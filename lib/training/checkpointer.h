@@ -15,8 +15,8 @@
 #include "training/best_checkpoint_record.h"
 #include "training/checkpointed_state.h"
 #include "training/due_clock.h"
-#include "training/loop_parts.h"
-#include "training/recorder.h"
+#include "training/loop_dependencies.h"
+#include "training/run_folder_writer.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 
@@ -28,12 +28,13 @@ struct ResumedRun {
   CheckpointMeta meta;
 };
 
-/// CheckpointerParts holds the objects that a Checkpointer uses. They must outlive it.
-struct CheckpointerParts {
+/// CheckpointerDependencies holds the objects that a Checkpointer uses. They must outlive it.
+struct CheckpointerDependencies {
   CheckpointedState& model;
   Journal& journal;
-  /// The recorder of rank 0, which checks whether a run may be resumed; null on other ranks.
-  Recorder* recorder = nullptr;
+  /// The writer of rank 0's run folder, which checks whether a run may be resumed; null on other
+  /// ranks.
+  RunFolderWriter* folder_writer = nullptr;
   FileSystem& files;
   /// Returns the seconds since some fixed moment; they never decrease.
   std::function<double()> clock;
@@ -47,7 +48,7 @@ struct CheckpointerParts {
 class Checkpointer : public Saver {
  public:
   /// Keeps references to the request and the session.
-  Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts);
+  Checkpointer(const TrainRequest& request, Session& session, CheckpointerDependencies parts);
 
   /// Loads the model's weights or, if --resume finds a checkpoint that this run may continue from,
   /// the state of the checkpoint. `describe` returns this run's manifest; it is called on rank 0.
@@ -75,8 +76,8 @@ class Checkpointer : public Saver {
   void add_counters(RunManifest& manifest) const;
 
   /// Ends the background save of a run that fails with `error`: waits for it, at most for
-  /// Session::timeout() or CheckpointerParts::patience_after_failure, whichever is longer, if the
-  /// other ranks can finish it too, else abandons it.
+  /// Session::timeout() or CheckpointerDependencies::patience_after_failure, whichever is longer,
+  /// if the other ranks can finish it too, else abandons it.
   void end_background_save(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the
@@ -100,7 +101,7 @@ class Checkpointer : public Saver {
   const TrainRequest& request_;
   const Config& config_;
   Session& session_;
-  const CheckpointerParts parts_;
+  const CheckpointerDependencies parts_;
   BestCheckpointRecord best_record_;
   std::string base_fingerprint_;
   /// The fingerprint of the model folder, taken when training begins, because the files may be gone

@@ -5,8 +5,9 @@
 namespace ftrun {
 
 struct DecisionOptions {
-  /// The factor by which the gradients in memory exceed the true ones (GradientScale::multiple).
-  double gradient_multiple = 1;
+  /// The factor by which the gradients in memory exceed the true ones
+  /// (GradientScale::unscale_divisor).
+  double gradient_divisor = 1;
   /// The maximum gradient norm (gradient_clipping); 0: gradients are not clipped.
   double clip_norm = 0;
 };

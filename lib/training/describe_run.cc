@@ -14,7 +14,7 @@
 #include "kernels/measured_attention.h"
 #include "model/trained_table.h"
 #include "program/plan_notes.h"
-#include "training/recorder.h"
+#include "training/run_folder_writer.h"
 
 namespace ftrun {
 namespace {
@@ -52,7 +52,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
         "attention by ftrun's kernels, which take several times as long as cuDNN's: ", use.notice));
 }
 
-void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
+void add_device_notes(const RunDescriptionInputs& run, std::vector<std::string>& notes) {
   const Gpu* gpu = run.session.gpu();
   if (gpu == nullptr) return;
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
@@ -92,12 +92,12 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
 
 /// Returns how values of different ranks are summed (RunManifest::reduction). A single rank sums
 /// nothing and is recorded as "rank order, fp32".
-std::string reduction_text(const RunParts& run) {
+std::string reduction_text(const RunDescriptionInputs& run) {
   const bool uses_nccl = run.session.gpu() != nullptr && run.session.world_size() > 1;
   return uses_nccl && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
 
-void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
+void add_attention_notes(const RunDescriptionInputs& run, std::vector<std::string>& notes) {
   if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
   if (!run.matmul_libraries || run.matmul_libraries->attention != kOnMatrixUnits)
     notes.push_back(
@@ -153,7 +153,7 @@ bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) 
 
 /// Adds a note about the row of pad_token_id if config.json names one: in transformers, this row of
 /// the embedding (padding_idx) gets no gradient.
-void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
+void add_padding_note(const RunDescriptionInputs& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
   const ModelDescription& model = run.setup.train_plan().model;
   const auto is_embedding = [name = cat(tensor_names(model.family).embedding, ".weight")](
@@ -175,7 +175,7 @@ void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
 
 }  // namespace
 
-RunManifest describe_run(const RunParts& run) {
+RunManifest describe_run(const RunDescriptionInputs& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
   manifest.threads = run.threads.used;
@@ -197,7 +197,7 @@ RunManifest describe_run(const RunParts& run) {
   return manifest;
 }
 
-std::vector<std::string> opening_notes(const RunParts& run) {
+std::vector<std::string> start_notes(const RunDescriptionInputs& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
   for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
   for (const ValidationSet& set : run.data.validation)

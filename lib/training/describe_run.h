@@ -22,8 +22,8 @@ struct ThreadsInUse {
   std::string limited_by;
 };
 
-/// RunParts refers to the parts of a run that the functions below describe.
-struct RunParts {
+/// RunDescriptionInputs refers to the parts of a run that the functions below describe.
+struct RunDescriptionInputs {
   const TrainRequest& request;
   Session& session;
   const TrainingSetup& setup;
@@ -34,9 +34,9 @@ struct RunParts {
 };
 
 /// Makes the manifest of the run: build, machine, devices, model, data.
-RunManifest describe_run(const RunParts& run);
+RunManifest describe_run(const RunDescriptionInputs& run);
 
 /// Lists the notes that rank 0 shows when a run begins: the devices, and anything unusual.
-std::vector<std::string> opening_notes(const RunParts& run);
+std::vector<std::string> start_notes(const RunDescriptionInputs& run);
 
 }  // namespace ftrun

@@ -24,7 +24,8 @@ void refuse_uncounted_best(const Config& config, const ValidationSet& set, int64
   if (!metric.starts_with(set.name + ".")) return;
   throw Error(
       ExitCode::kBadInput,
-      cat(uncounted_text(*set.sequences, sequences), ", and export.which: best by ", metric),
+      cat(uncounted_text(*set.sequences, sequences), "; the best checkpoint by ", metric,
+          ", which export.which: best exports, would never exist"),
       "raise train.evaluation.samples, validate on other data, or keep the best by another set");
 }
 

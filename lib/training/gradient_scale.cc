@@ -10,10 +10,10 @@ GradientScale gradient_scale(const Config& config, double loss_scale, double cou
   const double factor = reduction.gradient_predivide_factor;
   const bool divides_before = reduction.prescale_gradients || factor == 1.0;
   GradientScale scale;
-  scale.multiple = loss_scale * (divides_before ? 1.0 : ranks / factor);
+  scale.unscale_divisor = loss_scale * (divides_before ? 1.0 : ranks / factor);
   if (counted_tokens > 0)
-    scale.token_loss_factor = static_cast<float>(scale.multiple / counted_tokens);
-  if (reduction.gradient_allreduce_op == AllreduceOp::kSum) scale.multiple /= ranks;
+    scale.token_loss_factor = static_cast<float>(scale.unscale_divisor / counted_tokens);
+  if (reduction.gradient_allreduce_op == AllreduceOp::kSum) scale.unscale_divisor /= ranks;
   return scale;
 }
 

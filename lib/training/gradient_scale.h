@@ -9,7 +9,7 @@ struct GradientScale {
   /// The factor of the gradient of each token's loss before backward; 0 if no token counts.
   float token_loss_factor = 0;
   /// The gradients in memory and in communication, divided by the gradients that the update uses.
-  double multiple = 1;
+  double unscale_divisor = 1;
 };
 
 /// Computes the factors of a step. `loss_scale` is the loss scale of fp16 training, else 1;

@@ -17,10 +17,10 @@ namespace ftrun {
 struct StageActionSeconds {
   /// Seconds of waiting for other stages.
   double waited = 0;
-  /// Seconds of each action of the stage's schedule, over all layers of the action. `after` holds
-  /// the seconds from the gradient norm to the decision.
+  /// Seconds of each action of the stage's schedule, over all layers of the action. `after_actions`
+  /// holds the seconds from the gradient norm to the decision.
   std::vector<double> actions;
-  double after = 0;
+  double after_actions = 0;
 
   /// Adds a step that ran the actions in `list`; `layers` is the model's number of layers. Seconds
   /// before the first layer count for the first action.

@@ -33,7 +33,7 @@ void RunDataIdentity::start(const RunData& data) {
 /// Keeps the fingerprints of the run that is resumed in run.json until the fingerprints of the data
 /// are computed. So a start that is refused later does not remove them.
 void RunDataIdentity::keep_recorded_fingerprints() {
-  const auto& earlier = journal_.recorder()->earlier_manifest();
+  const auto& earlier = journal_.folder_writer()->earlier_manifest();
   if (checkpoint_folder_.empty() || !earlier) return;
   journal_.update_manifest([&](RunManifest& manifest) {
     for (const auto& [role, data] : earlier->data)
@@ -50,11 +50,11 @@ void RunDataIdentity::record_known_fingerprints() {
 /// here if its data differ.
 void RunDataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
   if (!checkpoint_folder_.empty() && role == "train") {
-    const Recorder& recorder = *journal_.recorder();
-    if (recorder.earlier_manifest())
-      if (const auto earlier = recorder.earlier_manifest()->data.find(role);
-          earlier != recorder.earlier_manifest()->data.end())
-        refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
+    const RunFolderWriter& folder_writer = *journal_.folder_writer();
+    if (folder_writer.earlier_manifest())
+      if (const auto earlier = folder_writer.earlier_manifest()->data.find(role);
+          earlier != folder_writer.earlier_manifest()->data.end())
+        refuse_other_data(folder_writer.paths().manifest(), earlier->second.fingerprint, digest);
     refuse_other_data(checkpoint_manifest_path(checkpoint_folder_), checkpoint_fingerprint_,
                       digest);
   }

@@ -4,7 +4,7 @@
 
 #include "inputs/run_data.h"
 #include "inputs/run_inputs.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/run_journal.h"
 
 namespace ftrun {

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "engine/setup.h"
 #include "inputs/run_data.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/run_journal.h"
 #include "training/session.h"
 #include "training/text_sampler.h"

@@ -28,7 +28,7 @@ std::string fewer_ranks_text(const TrainRequest& request) {
 
 void RunJournal::open_folder() {
   session_.run_on_all_ranks("taking the run folder", [&] {
-    if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
+    if (session_.is_first()) folder_writer_ = std::make_unique<RunFolderWriter>(request_);
   });
 }
 
@@ -38,7 +38,8 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   const bool prefixed =
       session_.world_size() > 1 && request_.launch.kind != LaunchKind::kSupervised;
   session_.run_on_all_ranks("writing the run folder", [&] {
-    if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
+    if (folder_writer_)
+      folder_writer_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
   });
   // The logs are opened after run.json is written: a later start would refuse a folder that holds
   // logs and no run.
@@ -53,15 +54,15 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
 }
 
 void RunJournal::print(const std::string& line) {
-  if (recorder_) recorder_->print(line);
+  if (folder_writer_) folder_writer_->print(line);
 }
 
 void RunJournal::warn(const std::string& line) {
-  if (recorder_) recorder_->warn(line);
+  if (folder_writer_) folder_writer_->warn(line);
 }
 
 void RunJournal::update_manifest(const std::function<void(RunManifest&)>& change) {
-  if (recorder_) recorder_->update_manifest(change);
+  if (folder_writer_) folder_writer_->update_manifest(change);
 }
 
 void RunJournal::update_manifest_collectively(const std::string& what,
@@ -70,20 +71,20 @@ void RunJournal::update_manifest_collectively(const std::string& what,
 }
 
 void RunJournal::record_step(const StepMetrics& metrics) {
-  if (recorder_) recorder_->record_step(metrics);
+  if (folder_writer_) folder_writer_->record_step(metrics);
 }
 
 void RunJournal::record_trace(const TracedStep& step) {
-  if (!recorder_) return;
+  if (!folder_writer_) return;
   try {
-    recorder_->record_trace(step);
+    folder_writer_->record_trace(step);
   } catch (const std::exception& error) {
     warn(cat("step ", step.step, " is not traced: ", error.what()));
   }
 }
 
 void RunJournal::record_texts(int64_t step, const std::vector<TextSample>& samples) {
-  if (recorder_) recorder_->record_texts(step, samples);
+  if (folder_writer_) folder_writer_->record_texts(step, samples);
 }
 
 void RunJournal::record_first_batch() {
@@ -106,13 +107,13 @@ void RunJournal::print_step_details(const TrainingProgress& progress, const Step
 }
 
 void RunJournal::finish(int exit_code, const std::string& reason) {
-  if (!recorder_) return;
-  const std::string table = recorder_->finish(exit_code, reason);
+  if (!folder_writer_) return;
+  const std::string table = folder_writer_->finish(exit_code, reason);
   std::cout << '\n' << terminal_text(table) << std::flush;
 }
 
 void RunJournal::fail(int exit_code, const std::string& reason) noexcept {
-  if (recorder_) recorder_->fail(exit_code, reason);
+  if (folder_writer_) folder_writer_->fail(exit_code, reason);
 }
 
 }  // namespace ftrun

@@ -11,8 +11,8 @@
 #include "engine/step_run.h"
 #include "report/run_manifest.h"
 #include "report/step_metrics.h"
-#include "training/loop_parts.h"
-#include "training/recorder.h"
+#include "training/loop_dependencies.h"
+#include "training/run_folder_writer.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 
@@ -20,9 +20,9 @@ namespace ftrun {
 
 class Executor;
 
-/// RunJournal prints and records what a run reports: rank 0 has a Recorder for the run folder and
-/// the terminal. On other ranks it writes only debug lines to the rank's log. Callers need not
-/// distinguish ranks.
+/// RunJournal prints and records what a run reports: rank 0 has a RunFolderWriter for the run
+/// folder and the terminal. On other ranks it writes only debug lines to the rank's log. Callers
+/// need not distinguish ranks.
 class RunJournal : public Journal {
  public:
   /// OpenLog is a function that opens the log of this rank.
@@ -32,13 +32,14 @@ class RunJournal : public Journal {
   RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = start_log)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
-  /// Collective: opens the run folder on rank 0. Throws the errors of Recorder.
+  /// Collective: opens the run folder on rank 0. Throws the errors of RunFolderWriter.
   void open_folder();
   /// Collective: opens the folder for writing. `describe` is called on rank 0.
   void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
 
-  /// Returns the recorder; null on ranks other than 0, and before the folder is locked.
-  Recorder* recorder() const { return recorder_.get(); }
+  /// Returns the writer of the run folder; null on ranks other than 0, and before the folder is
+  /// locked.
+  RunFolderWriter* folder_writer() const { return folder_writer_.get(); }
   void print(const std::string& line) override;
   void warn(const std::string& line) override;
   void update_manifest(const std::function<void(RunManifest&)>& change) override;
@@ -64,7 +65,7 @@ class RunJournal : public Journal {
   const TrainRequest& request_;
   Session& session_;
   const OpenLog open_log_;
-  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<RunFolderWriter> folder_writer_;
   const Executor* executor_ = nullptr;
   bool has_recorded_first_batch_ = false;
 };

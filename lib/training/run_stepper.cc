@@ -19,7 +19,7 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
       setup_(setup),
       resource_use_(config, setup),
       times_(std::move(summary.predicted)),
-      load_watch_(session.world_size()) {
+      cpu_load_watch_(session.world_size()) {
   if (!summary.traced.empty())
     tracer_.emplace(config.train.trace, session, setup.train_plan().program,
                     std::move(summary.traced), journal, times_.predicted());

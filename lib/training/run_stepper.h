@@ -9,7 +9,7 @@
 #include "engine/replica_check.h"
 #include "engine/setup.h"
 #include "training/check_rank_programs.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/resource_use.h"
 #include "training/session.h"
 #include "training/slow_ranks.h"
@@ -38,7 +38,7 @@ class RunStepper : public Stepper {
   ResourceUse& resource_use() { return resource_use_; }
   const StepTimeComparison& times() const { return times_; }
   /// Returns the measurement of other work on this machine since the run began.
-  const LoadWatch& load_watch() const { return load_watch_; }
+  const CpuLoadWatch& cpu_load_watch() const { return cpu_load_watch_; }
 
  private:
   void open_replica_check(const Config& config, Journal& journal);
@@ -49,7 +49,7 @@ class RunStepper : public Stepper {
   ResourceUse resource_use_;
   StepTimeComparison times_;
   std::optional<StepTracer> tracer_;
-  LoadWatch load_watch_;
+  CpuLoadWatch cpu_load_watch_;
   std::optional<ReplicaCheck> replicas_;
   std::optional<SlowRankFinder> slow_ranks_;
 };

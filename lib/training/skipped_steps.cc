@@ -93,7 +93,7 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
-void SkippedSteps::refuse_none_trained(int64_t steps) const {
+void SkippedSteps::refuse_if_no_step_trained(int64_t steps) const {
   if (steps == 0 || total_ < steps) return;
   throw Error(ExitCode::kNumerical,
               cat("the loss or the gradient was not finite in ",

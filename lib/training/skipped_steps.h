@@ -69,7 +69,7 @@ class SkippedSteps {
   void refuse_too_many(int64_t step) const;
   /// Throws an Error at the end of a run of `steps` steps, steps before a resume included, if none
   /// was finite, because the run has trained nothing.
-  void refuse_none_trained(int64_t steps) const;
+  void refuse_if_no_step_trained(int64_t steps) const;
 
  private:
   std::string where() const;

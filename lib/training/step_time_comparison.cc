@@ -36,7 +36,7 @@ std::string difference_text(double predicted, double measured) {
 
 /// Describes the other work on the machine during the run. It can explain only a step that took
 /// longer than predicted.
-std::string load_text(bool took_longer, const LoadShares& load) {
+std::string load_text(bool took_longer, const CpuLoadShares& load) {
   constexpr double kMuch = 0.05;
   if (load.other_programs + load.stolen < kMuch)
     return "; other work took less than 5 % of the cores";
@@ -134,7 +134,7 @@ std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::parts() const {
   return parts;
 }
 
-std::string StepTimeComparison::text(const LoadShares& load) const {
+std::string StepTimeComparison::text(const CpuLoadShares& load) const {
   if (steps_.empty()) return "";
   const double measured = median(steps_);
   const std::string found = cat(seconds_text(measured), " measured (median of ",
@@ -162,7 +162,7 @@ std::string StepTimeComparison::text(const LoadShares& load) const {
 }
 
 std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manifest_values(
-    const LoadShares& load) const {
+    const CpuLoadShares& load) const {
   std::map<std::string, std::map<std::string, int64_t>> record;
   if (predicted_.time) {
     auto& predicted = record["predicted"];

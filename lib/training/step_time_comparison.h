@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/step_parts.h"
-#include "report/load_watch.h"
+#include "report/cpu_load_watch.h"
 #include "report/step_metrics.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"
@@ -50,11 +50,11 @@ class StepTimeComparison {
   /// Returns the text "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for
   /// each part. If they differ by more than 15 %, it names the part that differs most and says
   /// whether `load` explains the difference. Returns "" if there were too few steps.
-  std::string text(const LoadShares& load) const;
+  std::string text(const CpuLoadShares& load) const;
   /// Returns the times for RunManifest::time: microseconds by part, and the shares of `load` in
   /// millionths.
   std::map<std::string, std::map<std::string, int64_t>> manifest_values(
-      const LoadShares& load) const;
+      const CpuLoadShares& load) const;
   const PredictedStep& predicted() const { return predicted_; }
 
  private:

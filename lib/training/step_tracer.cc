@@ -33,7 +33,7 @@ std::vector<TimelineInstr> instrs_that_ran(const Program& program, const RunTrac
                                            double delay) {
   std::vector<TimelineInstr> instrs;
   for (size_t i = 0; i < trace.instrs.size(); ++i) {
-    const Interval& ran = trace.instrs[i];
+    const RunInterval& ran = trace.instrs[i];
     if (ran.end > ran.begin)
       instrs.push_back(
           {&program.instrs[i], picoseconds(delay + ran.begin), picoseconds(delay + ran.end)});

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "engine/step_run.h"
 #include "program/program.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 #include "training/session.h"
 #include "training/step_time_comparison.h"
 

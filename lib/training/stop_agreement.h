@@ -20,7 +20,7 @@ class StopAgreement {
   /// Returns the signal that stops the run; 0 while it continues.
   int signal() const { return signal_; }
   bool reached() const { return signal_ != 0; }
-  const char* name() const { return signal_name(signal_); }
+  const char* signal_name() const { return ftrun::signal_name(signal_); }
   /// Returns the exit code of the stop; 0 for a run that reaches its end.
   int exit_code() const { return reached() ? stop_exit_code(signal_) : 0; }
 

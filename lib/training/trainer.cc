@@ -73,9 +73,9 @@ int Trainer::train() {
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  loop_objects_.emplace(*this, std::move(summary));
+  running_loop_.emplace(*this, std::move(summary));
   catch_stop_signals();
-  loop_objects_->loop.run();
+  running_loop_->loop.run();
   finish();
   setup_->drop_captures();
   session_.close();
@@ -88,7 +88,8 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
-  if (state_services_) state_services_->checkpointer.end_background_save(error);
+  if (checkpointer_and_evaluator_)
+    checkpointer_and_evaluator_->checkpointer.end_background_save(error);
   if (setup_) setup_->drop_captures();
   session_.leave();
   // Threads of a communicator may still write to the buffers of an aborted collective, so the
@@ -138,31 +139,31 @@ void Trainer::open_model() {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.communicators(),
                                              swap_name(request_), session_.gpu());
   });
-  state_services_.emplace(*this);
+  checkpointer_and_evaluator_.emplace(*this);
   journal_.set_timed_executor(setup_->train_executor());
 }
 
-Trainer::StateServices::StateServices(Trainer& run)
+Trainer::CheckpointerAndEvaluator::CheckpointerAndEvaluator(Trainer& run)
     : checkpointed(make_checkpointed_state(run.config_, *run.setup_)),
       checkpointer(run.request_, run.session_,
                    {.model = *checkpointed,
                     .journal = run.journal_,
-                    .recorder = run.journal_.recorder(),
+                    .folder_writer = run.journal_.folder_writer(),
                     .files = posix_files(),
                     .clock = run.clock_}),
       evaluator(run.config_, run.session_, *run.setup_, run.data_, run.journal_, run.stop_) {}
 
 RunManifest Trainer::describe() {
-  return describe_run(run_parts());
+  return describe_run(description_inputs());
 }
 
 void Trainer::load_or_resume() {
   const std::optional<ResumedRun> resumed =
-      state_services_->checkpointer.load([this] { return describe(); });
+      checkpointer_and_evaluator_->checkpointer.load([this] { return describe(); });
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
-  state_services_->checkpointer.restore_best(progress_);
+  checkpointer_and_evaluator_->checkpointer.restore_best(progress_);
   data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
   journal_.print(cat(
@@ -172,9 +173,9 @@ void Trainer::load_or_resume() {
 
 void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
-  if (const Recorder* recorder = journal_.recorder();
-      recorder != nullptr && recorder->earlier_manifest())
-    stop_lead_.read_counters(recorder->earlier_manifest()->counters);
+  if (const RunFolderWriter* folder_writer = journal_.folder_writer();
+      folder_writer != nullptr && folder_writer->earlier_manifest())
+    stop_lead_.read_counters(folder_writer->earlier_manifest()->counters);
   stop_lead_.record_written();
   journal_.update_manifest(
       [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
@@ -186,7 +187,7 @@ void Trainer::open_outputs() {
 /// Prints on rank 0 what the run found, and warns of keys that ask for more steps than the run has.
 void Trainer::print_opening_notes() {
   if (!session_.is_first()) return;
-  for (const std::string& note : opening_notes(run_parts())) journal_.print(note);
+  for (const std::string& note : start_notes(description_inputs())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
       config_.train.steps == 0 ? unfinished_warmup_text(config_.scheduler, total_steps_) : "";
@@ -213,7 +214,7 @@ void Trainer::warn_of_placement() {
   journal_.warn(crossing_warning(crossing, nodes));
 }
 
-Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
+Trainer::RunningLoop::RunningLoop(Trainer& run, PlanSummary summary)
     : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(summary)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
@@ -224,8 +225,8 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
            run.progress_,
            {.next_step_batch = [this] { return loader.next(); },
             .stepper = stepper,
-            .saver = run.state_services_->checkpointer,
-            .evaluator = run.state_services_->evaluator,
+            .saver = run.checkpointer_and_evaluator_->checkpointer,
+            .evaluator = run.checkpointer_and_evaluator_->evaluator,
             .journal = run.journal_,
             .data_identity = run.data_identity_,
             .stop = run.stop_,
@@ -235,27 +236,27 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
 // The functions below end the run.
 
 void Trainer::finish() {
-  loop_objects_->loader.shutdown();
-  loop_objects_->stepper.resource_use().sum_over_ranks(session_);
+  running_loop_->loader.shutdown();
+  running_loop_->stepper.resource_use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update_manifest([this](RunManifest& manifest) {
-      loop_objects_->stepper.resource_use().write_totals(manifest);
-      load_of_steps_ = loop_objects_->stepper.load_watch().shares();
-      manifest.time = loop_objects_->stepper.times().manifest_values(load_of_steps_);
+      running_loop_->stepper.resource_use().write_totals(manifest);
+      load_of_steps_ = running_loop_->stepper.cpu_load_watch().shares();
+      manifest.time = running_loop_->stepper.times().manifest_values(load_of_steps_);
     });
   });
   session_.extend_timeouts_for_rank_0();
-  loop_objects_->loop.save_last();
+  running_loop_->loop.save_last();
   session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update_manifest([this](RunManifest& manifest) {
-      state_services_->checkpointer.add_counters(manifest);
-      stop_lead_.add_save_time(loop_objects_->loop.longest_save());
+      checkpointer_and_evaluator_->checkpointer.add_counters(manifest);
+      stop_lead_.add_save_time(running_loop_->loop.longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
-  state_services_->evaluator.write_texts(progress_.step);
+  checkpointer_and_evaluator_->evaluator.write_texts(progress_.step);
   session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
   if (!withheld_reason_.empty())
     throw Error(ExitCode::kNumerical, withheld_reason_,
@@ -290,20 +291,20 @@ void Trainer::export_model() {
   if (config_.model_export.which == ExportWhich::kBest) {
     // Text samples use the weights of the last step, as at every evaluation, so they are written
     // before the best weights are loaded.
-    state_services_->evaluator.write_texts(progress_.step);
-    state_services_->checkpointer.load_best(progress_);
+    checkpointer_and_evaluator_->evaluator.write_texts(progress_.step);
+    checkpointer_and_evaluator_->checkpointer.load_best(progress_);
   }
-  state_services_->checkpointer.export_model(stop_);
+  checkpointer_and_evaluator_->checkpointer.export_model(stop_);
 }
 
 void Trainer::conclude() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
-  state_services_->evaluator.print_text(progress_.step);
+  checkpointer_and_evaluator_->evaluator.print_text(progress_.step);
   for (const std::string& text :
-       loop_objects_->stepper.resource_use().summary_lines(session_.world_size()))
+       running_loop_->stepper.resource_use().summary_lines(session_.world_size()))
     journal_.print(text);
-  if (const std::string text = loop_objects_->stepper.times().text(load_of_steps_); !text.empty())
+  if (const std::string text = running_loop_->stepper.times().text(load_of_steps_); !text.empty())
     journal_.print(text);
   const std::string reason = end_reason();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);
@@ -314,7 +315,8 @@ void Trainer::conclude() {
 }
 
 std::string Trainer::end_reason() const {
-  if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
+  if (stop_.reached())
+    return cat("stopped by ", stop_.signal_name(), " after step ", progress_.step);
   if (progress_.step >= total_steps_) return "done";
   return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
              progress_.early_end_reason());

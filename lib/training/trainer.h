@@ -54,7 +54,9 @@ class Trainer {
   void open_outputs();
   void print_opening_notes();
   RunManifest describe();
-  RunParts run_parts() { return {request_, session_, *setup_, data_, matmul_libraries_, threads_}; }
+  RunDescriptionInputs description_inputs() {
+    return {request_, session_, *setup_, data_, matmul_libraries_, threads_};
+  }
 
   bool has_ended() const { return progress_.has_ended(total_steps_); }
 
@@ -73,17 +75,17 @@ class Trainer {
   std::string continue_text() const;
   std::string convert_command() const;
 
-  /// StateServices holds the objects that save, load and evaluate the model.
-  struct StateServices {
-    explicit StateServices(Trainer& run);
+  /// CheckpointerAndEvaluator holds the objects that save, load and evaluate the model.
+  struct CheckpointerAndEvaluator {
+    explicit CheckpointerAndEvaluator(Trainer& run);
 
     std::unique_ptr<CheckpointedState> checkpointed;
     Checkpointer checkpointer;
     RunEvaluator evaluator;
   };
-  /// LoopObjects holds the objects that train the model, from the step at which the run begins.
-  struct LoopObjects {
-    LoopObjects(Trainer& run, PlanSummary summary);
+  /// RunningLoop holds the objects that train the model, from the step at which the run begins.
+  struct RunningLoop {
+    RunningLoop(Trainer& run, PlanSummary summary);
 
     RunStepper stepper;
     Loader loader;
@@ -105,12 +107,12 @@ class Trainer {
   RunDataIdentity data_identity_;
   /// The setup, made by open_model(). A run that fails never frees its memory.
   std::unique_ptr<TrainingSetup> setup_;
-  std::optional<StateServices> state_services_;
+  std::optional<CheckpointerAndEvaluator> checkpointer_and_evaluator_;
   /// The load of other programs on this machine while the steps ran.
-  LoadShares load_of_steps_;
+  CpuLoadShares load_of_steps_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
-  std::optional<LoopObjects> loop_objects_;
+  std::optional<RunningLoop> running_loop_;
   /// The reason why the weights must not be exported; "" if they may be, or if no export is wanted.
   std::string withheld_reason_;
 };

@@ -14,7 +14,7 @@
 namespace ftrun {
 
 TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
-                           LoopParts parts)
+                           LoopDependencies parts)
     : config_(config),
       plan_(plan),
       progress_(progress),
@@ -39,7 +39,7 @@ void TrainingLoop::run() {
     parts_.data_identity.record_known_fingerprints();
     check_and_save();
   }
-  if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
+  if (!parts_.stop.reached()) progress_.skipped.refuse_if_no_step_trained(progress_.step);
 }
 
 /// Compares replicas and saves if that is due after a step, then reviews the stop lead.
@@ -159,7 +159,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
   const StepResult& result = step.result;
   StepMetrics metrics;
   metrics.step = progress_.step;
-  metrics.samples = samples_after(progress_.step, config_);
+  metrics.samples = sequences_in_steps(progress_.step, config_);
   metrics.tokens = static_cast<int64_t>(result.counted_tokens);
   metrics.loss = result.counted_tokens > 0 ? result.loss_sum / result.counted_tokens
                                            : std::numeric_limits<double>::quiet_NaN();
@@ -230,8 +230,8 @@ bool TrainingLoop::evaluate(StepMetrics& metrics) {
   evaluation_clock_.restart(parts_.clock());
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
-    parts_.journal.print(
-        cat("the evaluation after step ", progress_.step, " stopped by ", parts_.stop.name()));
+    parts_.journal.print(cat("the evaluation after step ", progress_.step, " stopped by ",
+                             parts_.stop.signal_name()));
     return false;
   }
   metrics.evaluations = *std::move(results);

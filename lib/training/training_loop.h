@@ -5,7 +5,7 @@
 #include "config/config.h"
 #include "config/learning_rate.h"
 #include "training/due_clock.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 
 namespace ftrun {
 
@@ -25,7 +25,7 @@ class TrainingLoop {
  public:
   /// Keeps references to the config, the progress and everything to which `parts` refers.
   TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
-               LoopParts parts);
+               LoopDependencies parts);
 
   /// Runs the training. Collective. Returns when all steps are done, when early stopping ends the
   /// run, or when the ranks agree to stop; in the last case the state has been saved. Throws
@@ -64,7 +64,7 @@ class TrainingLoop {
   const Config& config_;
   const LoopPlan plan_;
   TrainingProgress& progress_;
-  const LoopParts parts_;
+  const LoopDependencies parts_;
   DueClock evaluation_clock_;
   /// The step after which replicas were last compared; -1: they were not compared yet.
   int64_t checked_step_ = -1;

@@ -11,7 +11,7 @@
 namespace ftrun {
 
 /// Returns the number of sequences on which `steps` steps train.
-inline int64_t samples_after(int64_t steps, const Config& config) {
+inline int64_t sequences_in_steps(int64_t steps, const Config& config) {
   return steps * config.train_batch_size;
 }
 

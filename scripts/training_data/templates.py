@@ -370,8 +370,8 @@ class ChatTemplate:
 
     @staticmethod
     def changed_calls(messages):
-        """Yields, for each call, the messages without this call, and the messages without its
-        arguments."""
+        """Yields (index of a message, its changed tool_calls, what was left out): without all its
+        calls, without each single call, and with the arguments of each call empty."""
         for i, message in enumerate(messages):
             calls = message.get("tool_calls") or []
             if calls:
@@ -407,9 +407,9 @@ class ChatTemplate:
                                         location)
 
     def find_unrendered(self, messages, full_text, chat, location):
-        """Returns the messages whose text does not occur in the rendered conversation, except
-        answers without calls. A short text may occur by chance, so for a test all short texts are
-        replaced at the same time."""
+        """Returns the indices of the messages whose text does not occur in the rendered
+        conversation, except answers without calls. A short text may occur by chance, so for a test
+        all short texts are replaced at the same time."""
         texts = {i: m["content"].strip() for i, m in enumerate(messages)
                  if m["role"] != "assistant" or m.get("tool_calls")}
         candidates = [i for i, text in texts.items()

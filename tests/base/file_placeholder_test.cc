@@ -49,8 +49,8 @@ TEST_CASE("a file name without a folder is fetched in the working directory") {
 }
 
 TEST_CASE(
-    "pointers of older versions and with other line ends are pointers; what is longer or begins "
-    "otherwise is not") {
+    "pointers of older versions and with other line ends are pointers; longer texts and other "
+    "beginnings are not") {
   const auto kind = [](const std::string& name, const std::string& text) {
     return placeholder_of(name, std::as_bytes(std::span(text))).kind;
   };

@@ -110,7 +110,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
                      R"(unavailable \| )"
                      R"(raise .*the limit of address space \(ulimit -v\), which is 100.00 MiB; )"
                      R"(or end other programs of this user; )"
-                     R"(or set "threads": \d+)"));
+                     R"(or set threads: \d+)"));
 }
 #endif
 

@@ -101,7 +101,7 @@ TEST_CASE("a process's age and CPU time grow") {
 }
 
 TEST_CASE("the machine's times are those of all its CPUs, guests counted once") {
-  const MachineTimes times = parse_machine_stat(
+  const MachineCpuTimes times = parse_machine_stat(
       "cpu  1000 200 300 4000 500 10 20 70 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n", 100);
   CHECK(times.busy_seconds == Approx(15.3));
   CHECK(times.stolen_seconds == Approx(0.7));

@@ -21,7 +21,7 @@ TEST_CASE(
   REQUIRE(error.message() ==
           "kernels.products is onednn, which cannot be loaded: libdnnl.so.3: no such file");
   REQUIRE(error.remedy() ==
-          "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
+          "install it (scripts/setup.sh does), or set kernels.products: auto or mkl");
 }
 
 TEST_CASE("a library is opened, or the loader's message says why not") {

@@ -38,7 +38,7 @@ std::vector<float> matrix() {
 
 struct PackedMatrix {
   PackedFormat format;
-  PackScales scales;
+  PackedScales scales;
   std::vector<std::byte> records;
 
   PackedMatrix(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
@@ -190,7 +190,7 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   }
   const auto finishes = [&](Kind kind, float x) {
     values[5] = x;
-    PackScales scales({kind}, 512, 256);
+    PackedScales scales({kind}, 512, 256);
     scales.add(values);
     return scales.finish();
   };

@@ -30,7 +30,7 @@ std::string content_of(const std::string& folder) {
   return read_file(folder + "/content");
 }
 
-bool accept_all(const Leftover&, const std::string&) {
+bool accept_all(const LeftoverFolder&, const std::string&) {
   return true;
 }
 
@@ -115,9 +115,10 @@ TEST_CASE("recovery puts a complete folder back if its name is free, and removes
   make_folder(root / "b.replaced-000000a2", "old b");
   make_folder(root / "c.tmp-000000a3", "half of c");
   make_folder(root / "d.tmp-notes", "the user's");
-  recover_folders(posix_files(), root.path(), [](const Leftover& leftover, const std::string&) {
-    return leftover.original == "none";
-  });
+  recover_folders(posix_files(), root.path(),
+                  [](const LeftoverFolder& leftover, const std::string&) {
+                    return leftover.original == "none";
+                  });
   CHECK(posix_files().list(root.path()).size() == 5);
   recover_folders(posix_files(), root.path(), accept_all);
   CHECK(posix_files().list(root.path()) == Names{"a", "b", "d.tmp-notes"});
@@ -143,7 +144,7 @@ TEST_CASE(
   CHECK(one < 2 << 20);
   make_folder(root / "a", "new a");
   CHECK(bytes(accept_all) == 2 * one);
-  CHECK(bytes([](const Leftover& leftover, const std::string&) {
+  CHECK(bytes([](const LeftoverFolder& leftover, const std::string&) {
           return leftover.original == "c";
         }) == one);
   fs::create_hard_link(root / "c.tmp-000000a3/below/content",

@@ -85,7 +85,7 @@ TEST_CASE(
   CHECK(failure().find("; found: " + other + " |") != std::string::npos);
 }
 
-TEST_CASE("libraries are searched in the torch package and in those installed next to it") {
+TEST_CASE("libraries are searched for in the torch package and in packages installed next to it") {
   TorchInstallation at;
   const std::string torch = make_torch(at.packages("venv", "python3.11"), "2.11.0+cu130");
   fs::create_directories(fs::path(torch).parent_path() / "nvidia/cu13/lib");

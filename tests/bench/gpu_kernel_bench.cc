@@ -319,7 +319,7 @@ class Bench {
 
   void run(const Case& c) {
     LayerGraph graph;
-    graph.dtypes.kernels = Kernels::kGpu;
+    graph.dtypes.kernels = KernelDevice::kGpu;
     Op op{c.kind, {}, {}, c.attrs, -1};
     for (const Operand& operand : c.in) op.in.push_back(add(graph, operand));
     for (const Operand& operand : c.out) op.out.push_back(add(graph, operand));

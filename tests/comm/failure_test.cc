@@ -305,7 +305,7 @@ TEST_CASE("NCCL in a build without CUDA is refused by name") {
     open_communicator(rendezvous, "dp", {0, 1}, {.backend = CommBackend::kNccl, .device = 0});
   });
   REQUIRE_THAT(failures[0],
-               Catch::StartsWith("group dp wants NCCL, but this ftrun was built without CUDA") ||
+               Catch::StartsWith("group dp needs NCCL, but this ftrun was built without CUDA") ||
                    Catch::Contains("NCCL"));
 }
 

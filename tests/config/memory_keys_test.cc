@@ -72,7 +72,7 @@ TEST_CASE("stage words that mean two keys or contradict each other are explained
             "(line 1), which is the same key\n  remedy: keep one of the two"});
   REQUIRE(problem("zero_optimization: {stage: NO_SHARD}\nparallel: {data_replicate: 2}", 2) ==
           "3:28: error: data_replicate 2 makes replicas of shards, and ZeRO stage 0 (NO_SHARD) "
-          "shards nothing\n  remedy: set zero_optimization.stage to 1, 2 or 3, or remove "
+          "shards nothing\n  remedy: set zero_optimization.stage: 1, 2 or 3, or remove "
           "data_replicate");
 }
 

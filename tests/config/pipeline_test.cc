@@ -122,7 +122,7 @@ TEST_CASE("interleaved schedules need micro-batches that fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 3}\n", 3) == Lines{});
 }
 
-TEST_CASE("layers that are set by hand are one number for each chunk") {
+TEST_CASE("pipeline_layers has one number for each chunk") {
   const auto with = [](const std::string& keys) {
     return "parallel: {pipeline: 2, " + keys + "}\n";
   };
@@ -166,7 +166,7 @@ TEST_CASE("pipeline.partition says how a model is cut") {
           "type:REGEX, found \"fair\"");
 }
 
-TEST_CASE("one stage runs no schedule, which is reported if one is written") {
+TEST_CASE("with one stage a schedule has no effect, and a notice says so") {
   REQUIRE(pipeline_problem("parallel: {schedule: zbv}\n", 2) ==
           "c.yaml:3:22: notice: parallel.schedule zbv: only has an effect if parallel.pipeline is "
           "above 1");

@@ -258,7 +258,8 @@ TEST_CASE("contradictions between keys are errors with their position") {
           "example 1000");
   REQUIRE(first("gradient_allreduce_op: SUM\nzero_optimization: {stage: 3}\n") ==
           "c.yaml:2:24: error: gradient_allreduce_op sum cannot be used with ZeRO stage 3\n"
-          "  remedy: remove it and divide the learning rate, or use another stage");
+          "  remedy: use another stage, or remove it and, if the optimizer does not normalize "
+          "gradients, multiply the learning rate by the number of data-parallel ranks");
   REQUIRE(first("prescale_gradients: true\nzero_optimization: {stage: 2}\n") ==
           "c.yaml:2:21: error: prescale_gradients cannot be used with ZeRO stage 2\n"
           "  remedy: remove it: the mean is the same");

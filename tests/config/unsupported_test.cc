@@ -117,7 +117,9 @@ TEST_CASE("tensor parallelism is supported on CPUs, with every stage, tier and p
     REQUIRE(unsupported_features(text, 4) == Lines{});
 }
 
-TEST_CASE("GPUs refuse nothing that CPUs support; what only emulated GPUs have run is named") {
+TEST_CASE(
+    "every feature of CPUs is accepted on GPUs, and features that ran only on emulated GPUs are "
+    "reported") {
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
     const Resolution r =
         resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});

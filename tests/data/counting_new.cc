@@ -13,16 +13,18 @@ namespace {
 std::atomic<int64_t> allocations = 0;
 std::atomic<int64_t> frees = 0;
 /// The thread-local mark of the only thread that may allocate; null: every thread may.
-std::atomic<const char*> goes_on = nullptr;
+std::atomic<const char*> only_allocating_thread = nullptr;
 // The variable is aligned to avoid a bug: if all thread-local data is one byte, mold 1.10 may let
 // the pages that the loader makes read-only begin before the first mapped page, and the program
 // does not start.
-alignas(16) thread_local char own_mark = 0;
+alignas(16) thread_local char thread_mark = 0;
 
 void count() {
   ++allocations;
-  for (const char* mark = goes_on; mark != nullptr && mark != &own_mark; mark = goes_on)
-    ::usleep(1000);
+  const auto must_wait = [](const char* allowed) {
+    return allowed != nullptr && allowed != &thread_mark;
+  };
+  while (must_wait(only_allocating_thread)) ::usleep(1000);
 }
 
 void release(void* memory) {
@@ -39,10 +41,10 @@ int64_t ftrun::testing::allocations_alive() {
 }
 
 ftrun::testing::HeldAllocations::HeldAllocations() {
-  goes_on = &own_mark;
+  only_allocating_thread = &thread_mark;
 }
 ftrun::testing::HeldAllocations::~HeldAllocations() {
-  goes_on = nullptr;
+  only_allocating_thread = nullptr;
 }
 
 void* operator new(size_t size) {

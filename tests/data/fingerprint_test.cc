@@ -295,7 +295,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
           std::vector<std::string>{path +
                                    ": gives 4 sequences, fewer than one global batch of 5, and "
                                    "dataloader_drop_last leaves out what does not "
-                                   "fill one\n  remedy: set dataloader_drop_last to false, "
+                                   "fill one\n  remedy: set dataloader_drop_last: false, "
                                    "use a smaller batch, or use more text"});
   REQUIRE(good.padding_share == 0);
   REQUIRE(data_report_text(good) ==

@@ -341,7 +341,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   REQUIRE(
       refusal(path) ==
       path +
-          ": nothing says what type its tokens have\n  remedy: set data.token_dtype to uint16 or "
+          ": nothing says what type its tokens have\n  remedy: set data.token_dtype: uint16 or "
           "uint32, or write a meta.json next to it, such as {\"dtype\": \"uint16\"}");
   REQUIRE(ids_of(TokenDataset({path}, {.dtype = DType::kU32})) == std::vector<int32_t>{70000, 5});
   folder.write("meta.json", R"({"dtype": "uint32", "eos": 5})");
@@ -355,7 +355,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   REQUIRE(refusal(folder.write("val.bin", bytes_of(wide))) ==
           folder / "val.bin" +
               ": nothing says what type its tokens have, and they look like uint32, not uint16\n"
-              "  remedy: set data.token_dtype to uint32, or write a meta.json next to it: "
+              "  remedy: set data.token_dtype: uint32, or write a meta.json next to it: "
               "{\"dtype\": \"uint32\"}");
   REQUIRE(refusal(folder.write("train.bin", "abc")) ==
           folder / "train.bin" +
@@ -372,7 +372,7 @@ TEST_CASE("a flat file is divided into documents after each end id", "[formats]"
           path +
               ": has no document boundaries, and this packing needs them\n  remedy: write a "
               "meta.json next to it with the id that ends a document, such as {\"dtype\": "
-              "\"uint16\", \"eos\": 2}, or set data.packing to concat");
+              "\"uint16\", \"eos\": 2}, or set data.packing: concat");
   folder.write("meta.json", R"({"dtype": "uint16", "eos": 0})");
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
 }
@@ -486,12 +486,12 @@ TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") 
   REQUIRE(refusal(path, {.format = DataFormat::kLlmc}) ==
           path +
               ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
-              "  remedy: set data.format to auto, or name an llm.c file");
+              "  remedy: set data.format: auto, or name an llm.c file");
   std::filesystem::remove(folder / "x.idx");
   REQUIRE(refusal(path, {.format = DataFormat::kMegatron}) ==
           path + ": its index " + folder / "x.idx" +
               " does not exist\n"
-              "  remedy: set data.format to auto, or copy both files of the pair");
+              "  remedy: set data.format: auto, or copy both files of the pair");
   // Raw tokens whose first bytes are llm.c's magic number.
   const std::string odd = folder.write("odd.bin", bytes_of<int32_t>({20240520, 5}));
   REQUIRE(TokenDataset({odd}, {.format = DataFormat::kNanogpt, .dtype = DType::kU16}).tokens() ==

@@ -249,6 +249,6 @@ TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") 
           path +
               ": gives 10 sequences, fewer than one global batch of 11, and dataloader_drop_last "
               "leaves "
-              "out what does not fill one\n  remedy: set dataloader_drop_last to false, use a "
+              "out what does not fill one\n  remedy: set dataloader_drop_last: false, use a "
               "smaller batch, or use more text");
 }

@@ -197,7 +197,7 @@ with tempfile.TemporaryDirectory() as scratch:
         why = ("this ftrun was built without CUDA" if without_cuda
                else "CUDA cannot use this machine: ")
         assert f"the config requests GPU 0, but {why}" in failure(process), process.stderr
-        assert 'or set "device": "cpu"' in failure(process), process.stderr
+        assert "or set device: cpu" in failure(process), process.stderr
 
     @case
     def check_opens_the_inputs():
@@ -498,7 +498,7 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = {"data": {"train": str(path), **NO_SHUFFLE}, "dataloader_drop_last": True}
         message = (f"{path}: gives 3 sequences, fewer than one global batch of 4, and "
                    "dataloader_drop_last leaves out what does not fill one\n  remedy: set "
-                   "dataloader_drop_last to false, use a smaller batch, or use more text\n")
+                   "dataloader_drop_last: false, use a smaller batch, or use more text\n")
         refused("few-rows", 4, f"ftrun: {message}", **changes)
         expect(ftrun("check", "--config", job.config("few-rows-check", **changes), "--data", "-q"),
                4,
@@ -598,7 +598,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                     | best,
                                     data={"validation": str(path)})), 4)
         assert failure(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they "
-                                "have no loss, and export.which: best by validation.loss\n"
+                                "have no loss; the best checkpoint by validation.loss, which "
+                                "export.which: best exports, would never exist\n"
                                 "  remedy: raise train.evaluation.samples, validate on other "
                                 "data, or keep the best by another set\n"), run.stderr
 

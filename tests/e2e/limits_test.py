@@ -93,7 +93,7 @@ with tempfile.TemporaryDirectory() as scratch:
                        r"ftrun: cannot start 4096 threads for computing, only \d+: Resource "
                        r"temporarily unavailable",
                        r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; '
-                       r'or end other programs of this user; or set "threads": \d+')
+                       r'or end other programs of this user; or set threads: \d+')
 
     @case
     def threads_follow_the_affinity():

@@ -5,7 +5,7 @@
 namespace ftrun {
 namespace {
 
-using Intervals = std::vector<Interval>;
+using Intervals = std::vector<RunInterval>;
 
 Program program_of(const std::vector<Lane>& lanes) {
   Program program;

@@ -122,7 +122,7 @@ void* EmulatedGpu::allocate(int64_t bytes) {
   }
   if (at + wanted > options_.bytes)
     throw Error(ExitCode::kEnvironment,
-                cat("GPU 0 (the emulator) cannot give ", human_bytes(bytes)), "ask for less");
+                cat("GPU 0 (the emulator) cannot allocate ", human_bytes(bytes)), "ask for less");
   used_[at] = wanted;
   ++counters_.made;
   std::memset(real_ + at, kPattern, static_cast<size_t>(wanted));

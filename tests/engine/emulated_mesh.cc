@@ -32,7 +32,7 @@ TrainingOutcome train_on_emulated_mesh(const Config& plain, const ModelConfig& m
                     options.gpu);
     RankFixture fixture(config, model, there ? there->communicators : host,
                         there ? &there->gpu : nullptr);
-    fixture.gradient_multiple = options.gradient_multiple;
+    fixture.gradient_divisor = options.gradient_divisor;
     TrainingOutcome own;
     train_steps(fixture, options.steps, own);
     whole.add(fixture.state.slices());

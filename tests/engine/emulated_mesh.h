@@ -25,8 +25,8 @@ struct EmulatedRank {
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};
-  /// The value of RankFixture::gradient_multiple.
-  float gradient_multiple = 1;
+  /// The value of RankFixture::gradient_divisor.
+  float gradient_divisor = 1;
   /// A counter of the launches of captured steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
 };

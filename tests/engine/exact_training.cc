@@ -13,7 +13,7 @@ namespace {
 /// fp64 is not a dtype that models may be trained in.
 ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  return build_decoder(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
+  return build_decoder(model, shape, GraphMode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
 }
 
 testing::TokenBatch tokens_of(const Batch& batch) {

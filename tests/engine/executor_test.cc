@@ -103,12 +103,12 @@ TEST_CASE("traced steps after the first one allocate nothing") {
 
 /// Returns what is wrong with a trace: an instruction that began before an instruction it waits
 /// for, or before its predecessor on the lane, had ended; "" if nothing is.
-std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
+std::string fault_of(const Program& program, const std::vector<RunInterval>& ran) {
   constexpr double kRounding = 1e-9;
   std::map<Lane, double> free;
   for (size_t i = 0; i < ran.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    const Interval& own = ran[i];
+    const RunInterval& own = ran[i];
     if (own.end == own.begin) continue;
     if (own.begin < 0 || own.end < own.begin) return cat(instr_label(instr), " has no time");
     if (own.begin + kRounding < free[instr.lane]) return cat(instr_label(instr), " overlaps");
@@ -151,7 +151,7 @@ TEST_CASE(
       std::array<double, kInstrKinds> by_kind{};
       size_t left_out = 0;
       for (size_t i = 0; i < trace.instrs.size(); ++i) {
-        const Interval& ran = trace.instrs[i];
+        const RunInterval& ran = trace.instrs[i];
         left_out += ran.end > ran.begin ? 0 : 1;
         require(ran.end <= took, "an instruction ends in its step");
         by_kind[static_cast<size_t>(program.instrs[i].kind)] += ran.end - ran.begin;
@@ -163,7 +163,7 @@ TEST_CASE(
         require(std::abs(by_kind[kind] - fixture.train_executor.seconds_by_kind()[kind]) < 1e-6,
                 "the instructions of a kind take as long as the executor counts");
       // A trace that violates a wait must be reported.
-      std::vector<Interval> wrong = trace.instrs;
+      std::vector<RunInterval> wrong = trace.instrs;
       for (size_t i = 0; i < wrong.size(); ++i)
         if (!program.instrs[i].waits.empty()) {
           wrong[static_cast<size_t>(program.instrs[i].waits.front())].end = wrong[i].end;
@@ -186,7 +186,7 @@ TEST_CASE(
   fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
   const Program& program = fixture.plan.train.program;
-  const std::vector<Interval> ran = fixture.train_executor.trace().instrs;
+  const std::vector<RunInterval> ran = fixture.train_executor.trace().instrs;
   for (size_t i = 0; i < ran.size(); ++i)
     CHECK((ran[i].end > ran[i].begin) == !program.instrs[i].if_finite);
   // find_nonfinite() runs the step once more, untraced: the trace stays the first run's.
@@ -227,10 +227,10 @@ TEST_CASE(
                 1e-5 * one.result.gradient_norm,
             "the gradient norm equals the single rank's");
     // Each rank holds the whole model, although it saves only half of it.
-    for (const StatePiece& piece : fixture.plan.train.pieces) {
+    for (const UnitStatePiece& piece : fixture.plan.train.pieces) {
       const auto* mine = reinterpret_cast<const float*>(
           fixture.memory.at(fixture.plan.train.program, piece.range));
-      for (const StatePiece& other : single.plan.train.pieces) {
+      for (const UnitStatePiece& other : single.plan.train.pieces) {
         if (other.state != piece.state || other.unit != piece.unit) continue;
         const auto* theirs = reinterpret_cast<const float*>(
             single.memory.at(single.plan.train.program, other.range));

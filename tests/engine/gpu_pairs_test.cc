@@ -162,7 +162,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   // Without the multiple, small gradients would be 0 in fp16.
   const testing::EmulatedMeshOptions options{.steps = kPairSteps,
                                              .gpu = {.step_graph = row[kSteps] == kCaptured},
-                                             .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
+                                             .gradient_divisor = config.fp16.enabled ? 4096.F : 1,
                                              .launches = &launches};
   const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0, options),
                         found = train_on_emulated_mesh(config, model, mesh, seed, options);

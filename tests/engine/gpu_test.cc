@@ -780,12 +780,12 @@ TEST_CASE(
       allocate({.most_pinned = staging}, {}),
       Catch::StartsWith("out of memory: optimizer (buffer ") && Catch::Contains(".host) needs ") &&
           Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
-          Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
+          Catch::Contains("raise the limit; or set pin_memory: false for what is offloaded"));
   REQUIRE_THAT(allocate({.bytes = int64_t{1} << 20}, {}),
                Catch::StartsWith("out of memory: the arena of temporary buffers (peak at ") &&
                    Catch::Contains("gradients ") &&
                    Catch::Contains(" in the device tier, the rank has ") &&
-                   Catch::Contains(" already: GPU 0 (the emulator) cannot give "));
+                   Catch::Contains(" already: GPU 0 (the emulator) cannot allocate "));
 }
 
 TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
@@ -829,7 +829,7 @@ TEST_CASE(
       REQUIRE_FALSE(fixture.train_executor.device_times().has_value());
       if (!run.traced) continue;
       const Program& program = fixture.plan.train.program;
-      const std::vector<Interval>& ran = fixture.train_executor.trace().instrs;
+      const std::vector<RunInterval>& ran = fixture.train_executor.trace().instrs;
       REQUIRE(ran.size() == program.instrs.size());
       double busy = 0;
       for (size_t i = 0; i < ran.size(); ++i) {
@@ -874,7 +874,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   REQUIRE(testing::error_text_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
-          "\"device\": \"cpu\"");
+          "device: cpu");
   // Slices of one GPU (MIG) have the same bus address, and two hosts may have the same name.
   const auto place = [](const char* uuid, const char* bus) {
     DeviceInfo gpu;

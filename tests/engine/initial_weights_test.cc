@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-TensorInfo tensor_of(const char* name, Initial initial) {
+TensorInfo tensor_of(const char* name, InitialValues initial) {
   TensorInfo tensor(name, Dims{64, 1024});
   tensor.initial = initial;
   return tensor;

@@ -170,7 +170,7 @@ TEST_CASE(
           // The optimizer state on disk has moved to its second place by now, so the snapshot must
           // not depend on the first.
           train(fixture, 6, 6);
-          const std::vector<StateSlice> slices = fixture.state.snapshot();
+          const std::vector<StateTensorSlice> slices = fixture.state.snapshot();
           last.add(fixture.state.slices());
           train(fixture, 7, 8);
           kept_again.add(slices);
@@ -212,9 +212,9 @@ TEST_CASE("ranks divide the saving: none writes all of a state that all of them 
     RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(),
                         communicators);
     int64_t saved = 0;
-    for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
+    for (const StateTensorSlice& slice : fixture.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
-    for (const StatePiece& piece : fixture.plan.train.pieces) held += piece.end - piece.begin;
+    for (const UnitStatePiece& piece : fixture.plan.train.pieces) held += piece.end - piece.begin;
     require(saved > held / 6 && saved < held / 2, "about a third of it");
   });
 }
@@ -374,7 +374,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     testing::CombinedState kept;
     const Contents last = run([&](RankFixture& fixture) {
       train(fixture, 1, 2);
-      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      const std::vector<StateTensorSlice> slices = fixture.state.snapshot();
       train(fixture, 3, 4);
       kept.add(slices);
       fixture.state.release_snapshot();
@@ -472,7 +472,7 @@ struct SplitRank {
     const bool narrow = l.precision == Precision::kBf16;
     const DType compute = narrow ? DType::kBF16 : DType::kF32;
     plan.train.model =
-        build_model(testing::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
+        build_model(testing::model_of_many_blocks(), {1, 8}, GraphMode::kTrain, {compute, compute});
     plan.train.model.split = {.degree = split.degree, .index = index};
     for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
@@ -484,7 +484,8 @@ struct SplitRank {
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
     const UnitPlacement placement(plan.train.program, plan.train.model, plan.partition, options, 1);
-    plan.train.pieces = list_state_pieces(plan.train.program, plan.train.model, options, placement);
+    plan.train.pieces =
+        list_unit_state_pieces(plan.train.program, plan.train.model, options, placement);
     memory.allocate(plan.train.program);
     state.emplace(plan, memory);
   }
@@ -504,14 +505,14 @@ std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split,
 }
 
 /// Lists the slices of all ranks; together they hold each element once.
-std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
-  std::vector<StateSlice> all;
+std::vector<StateTensorSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
+  std::vector<StateTensorSlice> all;
   for (const auto& rank : ranks)
-    for (StateSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
+    for (StateTensorSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
   return all;
 }
 
-Contents contents_of(const std::vector<StateSlice>& slices) {
+Contents contents_of(const std::vector<StateTensorSlice>& slices) {
   testing::CombinedState whole;
   whole.add(slices);
   return whole.take();
@@ -549,7 +550,7 @@ TEST_CASE(
 
 /// Saves each state as a whole, with different values in each, and returns the values.
 Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
-  std::vector<StateSlice> whole;
+  std::vector<StateTensorSlice> whole;
   std::vector<std::vector<std::byte>> values;
   for (const StateInfo& state : states) {
     const Box box = whole_box(state.shape);

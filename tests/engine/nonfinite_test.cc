@@ -140,13 +140,13 @@ TEST_CASE(
   fixture.train(1);
   StepRun run = fixture.prepared(2);
   run.scalars.token_loss_factor = 1e9F;
-  run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
+  run.decide = step_policy({.gradient_divisor = 1e11, .clip_norm = 1.0});
   // The head computes the first gradients, within the operations of its forward pass.
   REQUIRE_THAT(nonfinite_message(fixture, run),
                Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = fixture.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
-  run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
+  run.decide = step_policy({.gradient_divisor = 1000, .clip_norm = 1.0});
   const auto before = testing::saved_contents(fixture.state);
   fixture.train_executor.run(run);
   REQUIRE(run.result.finite);

@@ -341,8 +341,8 @@ TEST_CASE(
 std::map<std::string, std::vector<std::byte>> tied_state(const RankFixture& fixture) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = fixture.plan.train;
-  for (const StatePiece& piece : train.pieces)
-    for (const Slice& slice :
+  for (const UnitStatePiece& piece : train.pieces)
+    for (const TensorSlice& slice :
          slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.name != "model.embed_tokens.weight") continue;

@@ -52,7 +52,7 @@ SwapOptions swap_of(const Config& config, int rank) {
 
 std::vector<ExportTensor> tensors_of(const ModelConfig& model) {
   std::vector<ExportTensor> tensors;
-  for (const TensorInfo& tensor : build_model(model, {1, 8}, Mode::kTrain).tensors)
+  for (const TensorInfo& tensor : build_model(model, {1, 8}, GraphMode::kTrain).tensors)
     tensors.push_back({tensor.name, tensor.shape});
   return tensors;
 }
@@ -240,9 +240,9 @@ StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = scheduled_scalars(config.optimizer, {config.scheduler, step}, step);
-  run.scalars.token_loss_factor = kLossScale * gradient_multiple;
+  run.scalars.token_loss_factor = kLossScale * gradient_divisor;
   run.scalars.dropout_key = dropout_key(11, step);
-  run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});
+  run.decide = step_policy({.gradient_divisor = gradient_divisor, .clip_norm = kClipNorm});
   run.optimizer = config.optimizer;
   return run;
 }
@@ -264,13 +264,14 @@ StepRun RankFixture::train(int64_t step) {
 
 void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t index, float value) {
   const Program& program = fixture.plan.train.program;
-  const std::vector<StatePiece>& pieces = fixture.plan.train.pieces;
-  for (const StatePiece& piece : pieces) {
-    const bool has_copy = std::any_of(pieces.begin(), pieces.end(), [&](const StatePiece& other) {
-      return other.unit == piece.unit && other.state == StatePiece::kWorking;
-    });
-    if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
-    for (const Slice& slice :
+  const std::vector<UnitStatePiece>& pieces = fixture.plan.train.pieces;
+  for (const UnitStatePiece& piece : pieces) {
+    const bool has_copy =
+        std::any_of(pieces.begin(), pieces.end(), [&](const UnitStatePiece& other) {
+          return other.unit == piece.unit && other.state == UnitStatePiece::kWorking;
+        });
+    if (piece.state != (has_copy ? UnitStatePiece::kWorking : UnitStatePiece::kParam)) continue;
+    for (const TensorSlice& slice :
          slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       if (fixture.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
@@ -285,7 +286,7 @@ void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t ind
 
 namespace {
 
-std::vector<std::byte> bytes_of(const StateSlice& slice) {
+std::vector<std::byte> bytes_of(const StateTensorSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
   std::vector<std::byte> held(static_cast<size_t>(count * size));
@@ -301,9 +302,9 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
 
 }  // namespace
 
-void CombinedState::add(const std::vector<StateSlice>& slices) {
+void CombinedState::add(const std::vector<StateTensorSlice>& slices) {
   const std::lock_guard lock(mutex_);
-  for (const StateSlice& slice : slices) {
+  for (const StateTensorSlice& slice : slices) {
     const int64_t size = dtype_bytes(slice.dtype);
     const int64_t elements = whole_box(slice.tensor_shape).numel();
     Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
@@ -338,7 +339,7 @@ std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& s
 
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state) {
   std::vector<std::vector<std::byte>> all;
-  for (const StateSlice& slice : state.slices()) all.push_back(bytes_of(slice));
+  for (const StateTensorSlice& slice : state.slices()) all.push_back(bytes_of(slice));
   return all;
 }
 

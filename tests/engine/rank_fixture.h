@@ -93,7 +93,7 @@ struct RankFixture {
   /// Runs one training step on random batches that depend on `step` and the rank.
   StepRun train(int64_t step);
   /// A factor by which gradients are computed and stored too large, like a loss scale in fp16.
-  float gradient_multiple = 1;
+  float gradient_divisor = 1;
   /// Changes the batches of train() before they are used; null: no change.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// Prepares the run of a step without creating new batches.
@@ -128,7 +128,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 
 class CombinedState {
  public:
   /// Adds slices. Error(kBug) when an element was added before.
-  void add(const std::vector<StateSlice>& slices);
+  void add(const std::vector<StateTensorSlice>& slices);
 
   /// Returns bytes by "tensor.kind". Error(kBug) when an element is missing.
   std::map<std::string, std::vector<std::byte>> take() const;

@@ -121,7 +121,7 @@ Result step(RankFixture& fixture, const Config& config, double loss_scale, int r
   StepRun run = fixture.prepared(1);
   const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
-  run.decide = step_policy({.gradient_multiple = scale.multiple});
+  run.decide = step_policy({.gradient_divisor = scale.unscale_divisor});
   Result result;
   result.weights_before = values_of(fixture, Category::kParameters);
   fixture.train_executor.run(run);

@@ -162,11 +162,11 @@ TEST_CASE(
       if (step <= 5) testing::train_step(fixture, step);
       check.check(step);
       const int culprit = static_cast<int>(random() % 3);
-      const StatePiece& piece =
+      const UnitStatePiece& piece =
           fixture.plan.train.pieces[random() % fixture.plan.train.pieces.size()];
-      const std::vector<Slice> slices =
+      const std::vector<TensorSlice> slices =
           slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end);
-      const Slice& slice = slices[random() % slices.size()];
+      const TensorSlice& slice = slices[random() % slices.size()];
       const int64_t size =
           dtype_bytes(fixture.plan.train.program.at(piece.range.buffer).format.dtype);
       const int64_t byte = (slice.position_in_unit - piece.begin) * size +

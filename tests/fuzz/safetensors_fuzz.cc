@@ -20,12 +20,12 @@ void read_quantized(const ftrun::SafetensorsHeader& header, std::span<const std:
     tensors[tensor.name] = &tensor;
     names.push_back(tensor.name);
   }
-  const auto find = [&](const std::string& name) -> std::optional<ftrun::StoredBytes> {
+  const auto find = [&](const std::string& name) -> std::optional<ftrun::EncodedTensor> {
     const auto found = tensors.find(name);
     if (found == tensors.end()) return std::nullopt;
     const ftrun::StoredTensor& info = *found->second;
     const auto begin = static_cast<size_t>(header.data_offset + info.begin);
-    return ftrun::StoredBytes{
+    return ftrun::EncodedTensor{
         &info, file.subspan(begin, static_cast<size_t>(info.end - info.begin)), "f.safetensors"};
   };
   const auto found = ftrun::find_quantized_weights(

@@ -95,12 +95,13 @@ inline LayerGraph magnitude_graph(const BlockShape& s, bool train = true, int64_
   const ValueId magnitudes = g.fp32_param("m", {q + kv});
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
   const LinearAttrs linear_attrs{.gradient_ranks = ranks};
-  DropoutAttrs dropout{.probability = s.dropout, .site = 1, .rest = true, .gradient_ranks = ranks};
+  DropoutAttrs dropout{
+      .probability = s.dropout, .site = 1, .returns_dropped_part = true, .gradient_ranks = ranks};
   ValueId kept = norm, rest = -1;
   if (s.dropout > 0) {
     rest = ops::linear(g, ops::dropout(g, norm, dropout), qkv, -1,
                        {.gradient_ranks = ranks, .weight_gradient = false});
-    dropout.rest = false;
+    dropout.returns_dropped_part = false;
     kept = ops::dropout(g, norm, dropout);
   }
   const ValueId z = ops::lora(g, kept, ops::linear(g, kept, qkv, -1, linear_attrs), down, up, attrs,

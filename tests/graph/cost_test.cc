@@ -142,7 +142,7 @@ TEST_CASE("a bias of the head adds an operation per logit, and its gradient a pa
         traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
   // On a GPU the multiplication adds to rows of the bias, which are written first.
   LayerGraph gpu = head({.biases = true}, false), gpu_plain = head({}, false);
-  gpu.dtypes.kernels = gpu_plain.dtypes.kernels = Kernels::kGpu;
+  gpu.dtypes.kernels = gpu_plain.dtypes.kernels = KernelDevice::kGpu;
   CHECK(traffic_bytes(gpu, first_of(gpu, kind)) ==
         traffic_bytes(gpu_plain, first_of(gpu_plain, kind)) + 4 * 2 * 8 * 32);
 }
@@ -310,7 +310,7 @@ LayerGraph gpu_block(int64_t tokens) {
                 .sequence_length = tokens,
                 .biases = true,
                 .qk_norm = true,
-                .dtypes = {DType::kBF16, DType::kF32, Kernels::kGpu}});
+                .dtypes = {DType::kBF16, DType::kF32, KernelDevice::kGpu}});
 }
 
 TEST_CASE(

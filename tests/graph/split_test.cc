@@ -204,7 +204,7 @@ TEST_CASE(
   CHECK(list_text(embed, embed.weight_grad) ==
         "all_gather d_embedding.scattered:[4,16] -> d_embedding:[8,16]\n"
         "embed_wgrad tokens:[8] d_embedding:[8,16] -> d_table:[5,16]\n");
-  CHECK(embed.weight_grad[1].attrs.get<RowsAttrs>() == RowsAttrs{5, 10});
+  CHECK(embed.weight_grad[1].attrs.get<EmbeddingRowsAttrs>() == EmbeddingRowsAttrs{5, 10});
 }
 
 TEST_CASE("all weight gradients of split layers may be deferred until after the input gradients") {

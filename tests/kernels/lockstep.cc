@@ -184,7 +184,7 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
       copy_to_layer(layer - 1, ValueRole::kOutput, layer, ValueRole::kInput, Port::kHidden);
       copy_to_layer(0, ValueRole::kOutput, layer, ValueRole::kInput, Port::kRope);
     }
-    if (layer + 1 == layers && ranks_[0].mode != Mode::kLogits) {
+    if (layer + 1 == layers && ranks_[0].mode != GraphMode::kLogits) {
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
         const ValueId loss = graph(rank, layer).find(ValueRole::kOutput, Port::kLoss);
         if (!accumulate)
@@ -193,7 +193,7 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
     }
     run(layer, ListKind::kForward, accumulate);
   }
-  if (ranks_[0].mode != Mode::kTrain) return;
+  if (ranks_[0].mode != GraphMode::kTrain) return;
   for (size_t layer = layers; layer-- > 0;) {
     if (layer + 1 < layers)
       copy_to_layer(layer + 1, ValueRole::kInputGrad, layer, ValueRole::kOutputGrad, Port::kHidden);
@@ -365,7 +365,7 @@ void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
 NamedNumbers Lockstep::results() const {
   NamedNumbers found;
   const size_t layers = ranks_[0].layers.size();
-  const bool train = ranks_[0].mode == Mode::kTrain;
+  const bool train = ranks_[0].mode == GraphMode::kTrain;
   for (size_t layer = 0; layer < layers; ++layer) {
     const std::string& name = ranks_[0].layers[layer].name;
     if (layer + 1 < layers) {
@@ -374,7 +374,7 @@ NamedNumbers Lockstep::results() const {
     }
     if (train) add_gradients(found, layer);
   }
-  if (ranks_[0].mode == Mode::kLogits) {
+  if (ranks_[0].mode == GraphMode::kLogits) {
     // Transposes the logits of all ranks from [t,N,V/t] to [N,V].
     const int64_t n = ranks_[0].batch.tokens(), t = static_cast<int64_t>(ranks_.size()),
                   v = ranks_[0].vocab_rows / t;

@@ -76,8 +76,8 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
 }
 
 TEST_CASE(
-    "a matrix library that the config names is used on every CPU, for bf16 where it can multiply "
-    "it") {
+    "a matrix library that the config names is used on every CPU, and for bf16 if it supports "
+    "bf16") {
   const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
   const CpuTraits intel = cpu_of("GenuineIntel", Isa::kAmx, true, true);
   REQUIRE(matmul_rule(zen5, kAll, kMkl) == MatmulRule{kMkl, {}});

@@ -143,8 +143,8 @@ struct State {
         v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
         g(halves(random_floats(count, 4), DType::kBF16)) {}
 
-  /// Updates elements [begin, end); their indices in the model begin at first_index + begin.
-  void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
+  /// Updates elements [begin, end); their indices in the model begin at first_element + begin.
+  void update(bool adam, int64_t begin, int64_t end, int64_t first_element,
               const StepScalars& scalars) {
     step(adam,
          {.parameters = p.data() + begin,
@@ -154,7 +154,7 @@ struct State {
           .states = {m.data() + begin, v.data() + begin},
           .state_dtype = DType::kBF16,
           .count = end - begin,
-          .first_index = first_index + begin},
+          .first_element = first_element + begin},
          scalars);
   }
 

@@ -168,7 +168,7 @@ ValueId OperationRunner::input(const Array& array, DType dtype) {
 
 PackedArray packed_array(const Array& matrix, const PackedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
-  PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
+  PackedScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
   scales.add(values);
   REQUIRE(scales.finish());
   PackedArray packed{std::vector<std::byte>(

@@ -247,7 +247,7 @@ TEST_CASE(
       FlatUpdate rest = whole;
       whole.count = kCut;
       rest.count -= kCut;
-      rest.first_index = kCut;
+      rest.first_element = kCut;
       rest.parameters = p.data() + kCut;
       rest.gradients = g.data() + kCut;
       for (size_t s = 0; s < 2; ++s) {
@@ -368,7 +368,7 @@ TEST_CASE(
                  .copy = copy.data(),
                  .copy_dtype = DType::kF16,
                  .count = kCount,
-                 .first_index = 65'000};
+                 .first_element = 65'000};
     optimizer_update(u, config, scalars_of(1, 1e-2F));
     u.parameters = expected_p.data();
     u.copy = expected_copy.data();

@@ -77,7 +77,7 @@ const std::vector<Case>& cases() {
 constexpr BatchShape kBatch{2, 12};
 
 struct BuildOptions {
-  Mode mode = Mode::kTrain;
+  GraphMode mode = GraphMode::kTrain;
   BatchShape batch = kBatch;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {DType::kF64, DType::kF64};
@@ -193,7 +193,7 @@ TEST_CASE(
 }
 
 TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its logits") {
-  for (const Mode mode : {Mode::kEvaluate, Mode::kLogits})
+  for (const GraphMode mode : {GraphMode::kEvaluate, GraphMode::kLogits})
     for (const Case& c : cases()) {
       const ModelConfig config = config_of(c);
       const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 7);

@@ -335,7 +335,7 @@ TEST_CASE(
   config.query_heads = config.kv_heads = 4;
   config.head_size = 4;
   config.windows.assign(1, 0);
-  const ModelDescription model = build_model(config, {2, 8}, Mode::kTrain);
+  const ModelDescription model = build_model(config, {2, 8}, GraphMode::kTrain);
   const Machine machine = parse_machine("m.yaml", kFile);
   const Rates& rates = machine.rates[0];
   double all = 0;
@@ -358,7 +358,8 @@ TEST_CASE(
   for (const LayerGraph& graph : model.graphs)
     lists += list_seconds(machine, rates, graph, graph.forward);
   CHECK(lists == Approx(all));
-  const ModelDescription half = build_model(config, {2, 8}, Mode::kTrain, {.compute = DType::kF16});
+  const ModelDescription half =
+      build_model(config, {2, 8}, GraphMode::kTrain, {.compute = DType::kF16});
   CHECK_THROWS_WITH(ideal_seconds(rates, half.graphs[0], half.graphs[0].forward[0]),
                     Catch::Contains("no rate of matrix multiplication in fp16"));
 }

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::config;
 
-ModelDescription build(const std::string& name, Mode mode = Mode::kTrain,
+ModelDescription build(const std::string& name, GraphMode mode = GraphMode::kTrain,
                        BatchShape batch = {2, 64}) {
   return build_model(config(name), batch, mode);
 }
@@ -39,7 +39,7 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
     ModelConfig small = config(name);
     small.layers = 2;
     small.windows.resize(2);
-    const ModelDescription model = build_model(small, {1, 16}, Mode::kEvaluate);
+    const ModelDescription model = build_model(small, {1, 16}, GraphMode::kEvaluate);
     std::vector<std::pair<std::string, Dims>> found, expected;
     for (const TensorInfo& tensor : model.tensors)
       if (found.empty() || found.back().first != tensor.file_name())
@@ -74,7 +74,7 @@ TEST_CASE("layer norms of query and key heads are named in files as in transform
     small.layers = 1;
     small.windows.resize(1);
     std::map<std::string, Dims> found;
-    for (const TensorInfo& tensor : build_model(small, {1, 16}, Mode::kEvaluate).tensors)
+    for (const TensorInfo& tensor : build_model(small, {1, 16}, GraphMode::kEvaluate).tensors)
       for (const std::string& name : tensor.file_names()) found[name] = tensor.file_shape();
     return found;
   };
@@ -101,7 +101,7 @@ TEST_CASE("the number of operations per token follows the two published formulas
   c.head_size = 128;
   c.tied = false;
   c.windows.assign(32, 0);
-  const ModelDescription model = build_model(c, {1, 8192}, Mode::kTrain);
+  const ModelDescription model = build_model(c, {1, 8192}, GraphMode::kTrain);
   CHECK(count_parameters(model).total == 8030261248);
   const TrainingFlops flops = training_flops_per_token(model);
   CHECK(flops.full == 6.0 * 7504924672 + 12.0 * 32 * 4096 * 8192);
@@ -121,13 +121,13 @@ TEST_CASE("equal blocks share one graph, blocks with another window have their o
   CHECK(smol.layers.back().kind == LayerKind::kHead);
   for (size_t i = 1; i <= 30; ++i) CHECK(smol.layers[i].graph == smol.layers[1].graph);
 
-  const ModelDescription windowed = build("qwen2_window.v4", Mode::kTrain, {1, 256});
+  const ModelDescription windowed = build("qwen2_window.v4", GraphMode::kTrain, {1, 256});
   REQUIRE(windowed.graphs.size() == 5);
   CHECK(windowed.graph_of(windowed.layers[4]).name == "block");
   CHECK(windowed.graph_of(windowed.layers[5]).name == "block.window128");
   CHECK(windowed.graph_of(windowed.layers[6]).name == "block.window128");
   // Rows that are as long as the window are not restricted by it.
-  CHECK(build("qwen2_window.v4", Mode::kTrain, {1, 128}).graphs.size() == 4);
+  CHECK(build("qwen2_window.v4", GraphMode::kTrain, {1, 128}).graphs.size() == 4);
 }
 
 TEST_CASE("the forward operations of a Llama block are the expected list") {
@@ -232,9 +232,9 @@ TEST_CASE("a tied head names the embedding's tensor") {
 }
 
 TEST_CASE("training, evaluation and logits differ in the head and in the backward lists") {
-  const ModelDescription train = build("smollm2_135m.v4", Mode::kTrain);
-  const ModelDescription evaluate = build("smollm2_135m.v4", Mode::kEvaluate);
-  const ModelDescription logits = build("smollm2_135m.v4", Mode::kLogits);
+  const ModelDescription train = build("smollm2_135m.v4", GraphMode::kTrain);
+  const ModelDescription evaluate = build("smollm2_135m.v4", GraphMode::kEvaluate);
+  const ModelDescription logits = build("smollm2_135m.v4", GraphMode::kLogits);
   for (const Layer& layer : train.layers) CHECK_FALSE(train.graph_of(layer).backward.empty());
   for (const LayerGraph& graph : evaluate.graphs) CHECK(graph.backward.empty());
   CHECK(train.graph_of(train.layers.back()).find(ValueRole::kOutput, Port::kLoss) >= 0);
@@ -250,9 +250,9 @@ TEST_CASE("training, evaluation and logits differ in the head and in the backwar
 TEST_CASE("dropout is refused in training only") {
   ModelConfig c = config("smollm2_135m.v4");
   c.dropouts = {"attention_dropout"};
-  CHECK_NOTHROW(build_model(c, {1, 8}, Mode::kEvaluate));
+  CHECK_NOTHROW(build_model(c, {1, 8}, GraphMode::kEvaluate));
   try {
-    build_model(c, {1, 8}, Mode::kTrain);
+    build_model(c, {1, 8}, GraphMode::kTrain);
     FAIL("accepted");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kUnsupported);
@@ -267,7 +267,7 @@ std::vector<RopeAngle> angles_of(const std::string& name, const BatchShape& batc
   ModelConfig c = config(name);
   c.layers = 1;
   c.windows.resize(1);
-  const ModelDescription model = build_model(c, batch, Mode::kLogits);
+  const ModelDescription model = build_model(c, batch, GraphMode::kLogits);
   const LayerGraph& graph = model.graphs[static_cast<size_t>(model.rope_graph)];
   return graph.forward.at(0).attrs.get<RopeTableAttrs>().angles;
 }
@@ -296,7 +296,7 @@ TEST_CASE("longrope's factors of all graphs follow from the longest sequence tha
 TEST_CASE("activations and parameters have the dtype of computation, gradients have their own") {
   const ModelConfig c = config("smollm2_135m.v4");
   const ModelDtypes dtypes{.compute = DType::kBF16, .gradients = DType::kF32};
-  const ModelDescription model = build_model(c, {1, 16}, Mode::kTrain, dtypes);
+  const ModelDescription model = build_model(c, {1, 16}, GraphMode::kTrain, dtypes);
   CHECK(model.dtypes == dtypes);
   for (const LayerGraph& graph : model.graphs) {
     CHECK(graph.dtypes == dtypes);
@@ -308,14 +308,14 @@ TEST_CASE("activations and parameters have the dtype of computation, gradients h
         CHECK(value.dtype == DType::kF32);
     }
   }
-  CHECK(build_model(c, {1, 16}, Mode::kTrain).dtypes == ModelDtypes{});
+  CHECK(build_model(c, {1, 16}, GraphMode::kTrain).dtypes == ModelDtypes{});
 }
 
 TEST_CASE("dtypes that no kernel computes with are refused") {
   const ModelConfig c = config("smollm2_135m.v4");
   const auto refusal = [&](const ModelDtypes& dtypes) {
     try {
-      build_model(c, {1, 16}, Mode::kTrain, dtypes);
+      build_model(c, {1, 16}, GraphMode::kTrain, dtypes);
     } catch (const Error& error) {
       CHECK(error.code() == ExitCode::kUnsupported);
       return std::string(error.what());
@@ -332,7 +332,7 @@ TEST_CASE("dtypes that no kernel computes with are refused") {
 TEST_CASE("a micro-batch whose tokens cannot be numbered is refused") {
   const ModelConfig c = config("smollm2_135m.v4");
   try {
-    build_model(c, {int64_t{1} << 40, int64_t{1} << 40}, Mode::kTrain);
+    build_model(c, {int64_t{1} << 40, int64_t{1} << 40}, GraphMode::kTrain);
     FAIL("accepted");
   } catch (const Error& error) {
     CHECK(

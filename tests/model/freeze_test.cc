@@ -22,7 +22,7 @@ ModelDescription model_of(const std::string& name, const TensorSplit& split = {}
   ModelConfig c = config(name);
   c.layers = 3;
   c.windows.resize(3);
-  return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split);
+  return build_model(c, {2, 64}, GraphMode::kTrain, {}, {}, split);
 }
 
 using List = std::vector<Op> LayerGraph::*;
@@ -160,7 +160,7 @@ TEST_CASE(
       c.layers = 3;
       c.windows.resize(3);
       const ModelDescription model =
-          build_model(c, {2, 64}, Mode::kTrain, {}, {.policy = {.level = level}});
+          build_model(c, {2, 64}, GraphMode::kTrain, {}, {.policy = {.level = level}});
       const ModelDescription frozen = freeze(model, [](const TensorInfo& tensor) {
         return tensor.name.find("layers.1.mlp.down_proj") != std::string::npos;
       });

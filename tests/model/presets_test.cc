@@ -15,7 +15,7 @@ namespace {
 
 int64_t parameters_of(const ModelPreset& preset) {
   const ModelConfig config = preset_config(preset, std::string(preset.name));
-  return count_parameters(build_model(config, {}, Mode::kEvaluate)).total;
+  return count_parameters(build_model(config, {}, GraphMode::kEvaluate)).total;
 }
 
 TEST_CASE("presets have the numbers of parameters that their models are published with") {

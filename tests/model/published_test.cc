@@ -32,7 +32,7 @@ TEST_CASE("published configs have the parameters of transformers' models, or are
     }
     REQUIRE(refusal == "accepted");
     const ModelConfig config = parse_model_config(text, "config.json");
-    const ModelDescription model = build_model(config, {1, 16}, Mode::kEvaluate);
+    const ModelDescription model = build_model(config, {1, 16}, GraphMode::kEvaluate);
     CHECK(count_parameters(model).total == row["parameters"]);
     ++read[config.family];
   }

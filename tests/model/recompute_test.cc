@@ -16,7 +16,7 @@ constexpr const char* kConfigs[] = {"smollm2_135m.v4", "llama2.v4",       "llama
                                     "qwen2.v4",        "qwen2_window.v4", "qwen3.v4"};
 
 ModelDescription build_layer(const std::string& name, const RecomputeOptions& recompute,
-                             Mode mode = Mode::kTrain) {
+                             GraphMode mode = GraphMode::kTrain) {
   ModelConfig small = config(name);
   small.layers = 4;
   small.windows.resize(4);
@@ -76,7 +76,7 @@ TEST_CASE("recompute changes no forward list, no tensor and no parameter") {
 
 TEST_CASE("evaluation has no backward, whatever is recomputed in training") {
   const ModelDescription model =
-      build_layer("llama3.v4", {{RecomputeLevel::kFull}}, Mode::kEvaluate);
+      build_layer("llama3.v4", {{RecomputeLevel::kFull}}, GraphMode::kEvaluate);
   for (const LayerGraph& graph : model.graphs) CHECK(graph.backward.empty());
 }
 

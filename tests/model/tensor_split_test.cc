@@ -30,7 +30,7 @@ ModelConfig small(const std::string& name) {
 }
 
 ModelDescription split_model(const ModelConfig& c, const TensorSplit& split,
-                             Mode mode = Mode::kTrain, BatchShape batch = {2, 64}) {
+                             GraphMode mode = GraphMode::kTrain, BatchShape batch = {2, 64}) {
   return build_model(c, batch, mode, {}, {}, split);
 }
 
@@ -57,7 +57,7 @@ std::string local_text(const ModelDescription& model, const std::string& name) {
 
 TEST_CASE("tensor degree 1 gives the model without a split, with sequence parallelism or without") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen3.v4", "mistral_window.v4"})
-    for (const Mode mode : {Mode::kTrain, Mode::kEvaluate, Mode::kLogits}) {
+    for (const GraphMode mode : {GraphMode::kTrain, GraphMode::kEvaluate, GraphMode::kLogits}) {
       INFO(name);
       const ModelDescription plain = build_model(small(name), {2, 64}, mode);
       const ModelDescription split = split_model(small(name), {1, 0, true}, mode);
@@ -72,7 +72,7 @@ TEST_CASE("tensor degree 1 gives the model without a split, with sequence parall
           for (const Op& op : list) {
             CHECK_FALSE(is_collective(op.kind));
             CHECK_FALSE(op.attrs.holds<LinearAttrs>());
-            CHECK_FALSE(op.attrs.holds<RowsAttrs>());
+            CHECK_FALSE(op.attrs.holds<EmbeddingRowsAttrs>());
           }
       }
     }
@@ -82,7 +82,7 @@ TEST_CASE(
     "the operations of a block on one of three ranks with sequence parallelism are the expected "
     "lists") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 1, true}, Mode::kTrain, {3, 64});
+      split_model(small("smollm2_135m.v4"), {3, 1, true}, GraphMode::kTrain, {3, 64});
   CHECK(
       list_text(model.graphs[1], model.graphs[1].forward) ==
       "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out:[64,576] "
@@ -151,12 +151,13 @@ TEST_CASE(
 
 TEST_CASE("embedding and head are split by the vocabulary") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 2, false}, Mode::kTrain, {1, 16});
+      split_model(small("smollm2_135m.v4"), {3, 2, false}, GraphMode::kTrain, {1, 16});
   CHECK(list_text(model.graphs[0], model.graphs[0].forward) ==
         "embed tokens:[16] embed.weight:[16384,576] -> embedding:[16,576]\n"
         "all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
         "rope_table positions:[16] -> rope:[16,64]\n");
-  CHECK(model.graphs[0].forward[0].attrs.get<RowsAttrs>() == RowsAttrs{32768, 49152});
+  CHECK(model.graphs[0].forward[0].attrs.get<EmbeddingRowsAttrs>() ==
+        EmbeddingRowsAttrs{32768, 49152});
   const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(op_text(head, head.forward[1]) ==
         "vocabulary_logits norm.weight.out:[16,576] lm_head.weight:[16384,576] labels:[16] -> "
@@ -167,7 +168,7 @@ TEST_CASE("embedding and head are split by the vocabulary") {
 TEST_CASE("a rank has the bias of its rows of the head, and the same padding as its matrix") {
   ModelConfig phi = small("phi2.v4");
   phi.vocab_rows = 51201;
-  const ModelDescription model = split_model(phi, {2, 1, false}, Mode::kTrain, {1, 16});
+  const ModelDescription model = split_model(phi, {2, 1, false}, GraphMode::kTrain, {1, 16});
   const TensorInfo& bias = model.tensors.back();
   CHECK(bias.name == "lm_head.bias");
   CHECK(bias.local.offset == Dims{25601});
@@ -179,7 +180,7 @@ TEST_CASE("a rank has the bias of its rows of the head, and the same padding as 
         "vocabulary_logits norm.weight.out:[16,2560] lm_head.weight:[25601,2560] labels:[16] "
         "lm_head.bias:[25601] -> logits.0:[16,25601] statistics.0:[16,2] label_logit.0:[16]");
   CHECK(head.forward[1].attrs.get<VocabularyAttrs>().rows == 51201);
-  const ModelDescription logits = split_model(phi, {2, 1, false}, Mode::kLogits, {1, 16});
+  const ModelDescription logits = split_model(phi, {2, 1, false}, GraphMode::kLogits, {1, 16});
   const LayerGraph& alone = logits.graph_of(logits.layers.back());
   CHECK(op_text(alone, alone.forward[1]) ==
         "linear norm.weight.out:[16,2560] lm_head.weight:[25601,2560] lm_head.bias:[25601] -> "
@@ -188,7 +189,7 @@ TEST_CASE("a rank has the bias of its rows of the head, and the same padding as 
 
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 0, true}, Mode::kLogits, {1, 48});
+      split_model(small("smollm2_135m.v4"), {3, 0, true}, GraphMode::kLogits, {1, 48});
   const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(list_text(head, head.forward) ==
         "rms_norm x:[16,576] norm.weight:[576] -> norm.weight.out:[16,576] norm.weight.rstd:[16]\n"
@@ -290,7 +291,7 @@ TEST_CASE("selective recompute repeats no communication") {
     RecomputeOptions recompute;
     recompute.policy.level = level;
     const ModelDescription model =
-        build_model(c, {1, tokens}, Mode::kTrain, {}, recompute, {2, 0, sequence});
+        build_model(c, {1, tokens}, GraphMode::kTrain, {}, recompute, {2, 0, sequence});
     std::vector<int64_t> counts;
     for (const LayerGraph& graph : model.graphs)
       counts.push_back(std::count_if(graph.backward.begin(), graph.backward.end(),
@@ -344,7 +345,7 @@ TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
 
 std::string split_refusal(const ModelConfig& c, const BatchShape& batch, const TensorSplit& split) {
   try {
-    build_model(c, batch, Mode::kTrain, {}, {}, split);
+    build_model(c, batch, GraphMode::kTrain, {}, {}, split);
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kUsage);
     return error.what();
@@ -395,7 +396,7 @@ TEST_CASE("rows get the least padding with which the tokens of a micro-batch can
         CHECK(pad_sequence_length(once, {degree, 0, true}) == once);
       }
   const ModelConfig c = small("llama2.v4");
-  const ModelDescription model = build_model(c, {1, 63}, Mode::kTrain, {}, {}, {2, 1, true});
+  const ModelDescription model = build_model(c, {1, 63}, GraphMode::kTrain, {}, {}, {2, 1, true});
   CHECK(model.batch == BatchShape{1, 64, 1});
 }
 
@@ -601,7 +602,7 @@ TEST_CASE("a rank's operations are divided as the table of kinds says, and terms
   for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO})
     adapter.blocks[0].by_projection[static_cast<size_t>(p)] = {4, 2.0};
   const auto adapted = [&](const TensorSplit& split) {
-    return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter);
+    return build_model(c, {2, 64}, GraphMode::kTrain, {}, {}, split, adapter);
   };
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   adapter.blocks[0].magnitudes = true;

@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 ModelDescription model_of(const ModelConfig& config, const Adapter& adapter = {}) {
-  return build_model(config, {1, 64}, Mode::kTrain, {}, {}, {}, adapter);
+  return build_model(config, {1, 64}, GraphMode::kTrain, {}, {}, {}, adapter);
 }
 
 ModelConfig three_blocks() {

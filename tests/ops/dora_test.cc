@@ -203,7 +203,7 @@ TEST_CASE(
       const ValueId from = runner.input(x), kept = runner.output({9, width}),
                     rest = runner.output({9, width});
       runner.run(OpKind::kDropout, {from}, {kept}, attrs);
-      attrs.rest = true;
+      attrs.returns_dropped_part = true;
       runner.run(OpKind::kDropout, {from}, {rest}, attrs);
       REQUIRE(relative_error(array_sum(runner.read(kept), runner.read(rest)), x) <
               tolerance(dtype));

@@ -67,9 +67,10 @@ TEST_CASE(
         const Array table{{rows, 70}, {before.data.begin() + first * 70, before.data.end()}};
         const ValueId whole = runner.input(table), without = runner.input(table),
                       ids = runner.ints(tokens), gradient = runner.input(dx);
-        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {whole}, RowsAttrs{first, 12}, accumulate);
-        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {without}, RowsAttrs{first, 12, 9},
+        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {whole}, EmbeddingRowsAttrs{first, 12},
                    accumulate);
+        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {without},
+                   EmbeddingRowsAttrs{first, 12, 9}, accumulate);
         const Array all = runner.read(whole), found = runner.read(without),
                     given = rounded(table, dtype);
         for (size_t i = 0; i < found.data.size(); ++i)
@@ -94,7 +95,7 @@ TEST_CASE(
     whole.run(OpKind::kEmbedWgrad, {whole_tokens, whole.input(dx)}, {dtable});
     for (int64_t first = 0; first < 12; first += 4) {
       CAPTURE(dtype_name(dtype), first);
-      const RowsAttrs rows{first, 12};
+      const EmbeddingRowsAttrs rows{first, 12};
       const auto begin = table.data.begin() + first * 70;
       OperationRunner runner(dtype);
       const ValueId ids = runner.ints(tokens),

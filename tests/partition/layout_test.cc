@@ -15,7 +15,7 @@ namespace {
 using testing::random_model;
 using testing::tiny_llama;
 
-Unit unit_of(int64_t padded, std::vector<Slice> slices = {}) {
+Unit unit_of(int64_t padded, std::vector<TensorSlice> slices = {}) {
   return {0, "unit", {0}, std::move(slices), 0, padded};
 }
 
@@ -49,8 +49,8 @@ TEST_CASE("the number of a shard must be less than the number of shards") {
 TEST_CASE("the slices of a range are those of the unit, shortened at both ends of the range") {
   const Unit unit = unit_of(4096, {{7, 0, 100, 0}, {8, 50, 30, 112}, {9, 0, 1000, 142}});
   CHECK(slices_in(unit, 0, 4096) == unit.slices);
-  CHECK(slices_in(unit, 90, 120) == std::vector<Slice>{{7, 90, 10, 90}, {8, 50, 8, 112}});
-  CHECK(slices_in(unit, 120, 200) == std::vector<Slice>{{8, 58, 22, 120}, {9, 0, 58, 142}});
+  CHECK(slices_in(unit, 90, 120) == std::vector<TensorSlice>{{7, 90, 10, 90}, {8, 50, 8, 112}});
+  CHECK(slices_in(unit, 120, 200) == std::vector<TensorSlice>{{8, 58, 22, 120}, {9, 0, 58, 142}});
   CHECK(slices_in(unit, 100, 112).empty());
   CHECK(slices_in(unit, 2000, 4096).empty());
   CHECK(slices_in(unit, 50, 50).empty());
@@ -70,7 +70,7 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
       REQUIRE(range.begin % kUnitBlock == 0);
       REQUIRE(range.size() <= shard_size(unit, count));
       end = range.end;
-      for (const Slice& slice : slices_in(unit, range.begin, range.end)) {
+      for (const TensorSlice& slice : slices_in(unit, range.begin, range.end)) {
         REQUIRE(slice.position_in_unit >= range.begin);
         REQUIRE(slice.position_in_unit + slice.extent <= range.end);
         for (int64_t i = 0; i < slice.extent; ++i)
@@ -105,9 +105,10 @@ TEST_CASE(
     for (const Unit& unit : partition.units) {
       std::uniform_int_distribution<int64_t> position(0, unit.padded_numel);
       const auto [begin, end] = std::minmax({position(random), position(random)});
-      for (const Slice& part : slices_in(unit, begin, end)) {
-        const auto whole = std::find_if(unit.slices.begin(), unit.slices.end(),
-                                        [&](const Slice& s) { return s.tensor == part.tensor; });
+      for (const TensorSlice& part : slices_in(unit, begin, end)) {
+        const auto whole =
+            std::find_if(unit.slices.begin(), unit.slices.end(),
+                         [&](const TensorSlice& s) { return s.tensor == part.tensor; });
         REQUIRE(part.position_in_unit - whole->position_in_unit == part.offset - whole->offset);
       }
     }
@@ -120,7 +121,8 @@ std::vector<UpdateKindRange> ranges_by_decay(const Unit& unit, const ModelDescri
                                              const std::function<bool(const TensorInfo&)>& decays,
                                              int64_t begin, int64_t end) {
   return update_kind_ranges(
-      unit, [&](const Slice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; },
+      unit,
+      [&](const TensorSlice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; },
       begin, end);
 }
 
@@ -163,7 +165,7 @@ TEST_CASE("update ranges cover a shard exactly once and each tensor has its own 
         REQUIRE(range.begin == end);
         REQUIRE(range.end > range.begin);
         end = range.end;
-        for (const Slice& slice : slices_in(unit, range.begin, range.end))
+        for (const TensorSlice& slice : slices_in(unit, range.begin, range.end))
           REQUIRE(decays(model.tensor(slice.tensor)) == range.kind.decay);
       }
       REQUIRE(end == shard.end);
@@ -178,13 +180,13 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      const auto kind_of = [&](const Slice& slice) -> UpdateKind {
+      const auto kind_of = [&](const TensorSlice& slice) -> UpdateKind {
         return {.has_8bit_states = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
       };
-      std::vector<Slice> left = unit.slices;
+      std::vector<TensorSlice> left = unit.slices;
       for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded_numel)) {
-        const std::vector<Slice> slices = slices_in(unit, range.begin, range.end);
-        std::erase_if(left, [&](const Slice& slice) {
+        const std::vector<TensorSlice> slices = slices_in(unit, range.begin, range.end);
+        std::erase_if(left, [&](const TensorSlice& slice) {
           return std::find(slices.begin(), slices.end(), slice) != slices.end();
         });
         if (range.kind.straddling < 0) continue;
@@ -202,7 +204,7 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
 TEST_CASE(
     "a tensor straddles blocks if ranks cut its rows within a block or if it begins within one") {
   TensorInfo tensor("w", {8, 1024});
-  const Slice slice{0, 0, 8 * 1024, 512};
+  const TensorSlice slice{0, 0, 8 * 1024, 512};
   REQUIRE_FALSE(straddles_blocks(tensor, slice));
   REQUIRE(straddles_blocks(tensor, {0, 0, 8 * 1024, 512 + 40}));
   REQUIRE_FALSE(
@@ -229,7 +231,7 @@ TEST_CASE(
   size_t codes = 0, both = 0;
   for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, has_8bit_states).units) {
     size_t with_codes = 0;
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       with_codes += has_8bit_states(model.tensor(slice.tensor)) ? 1 : 0;
     INFO(unit.name);
     if (unit.has_8bit_states && unit.has_plain_states) {

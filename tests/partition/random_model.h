@@ -21,7 +21,7 @@ inline ModelDescription tiny_llama(bool tied) {
   c.head_size = 8;
   c.tied = tied;
   c.windows = {0, 0};
-  return build_model(c, {1, 16}, Mode::kTrain);
+  return build_model(c, {1, 16}, GraphMode::kTrain);
 }
 
 /// Makes layers whose parameters have one to three tensors of odd sizes, without graphs. In half of

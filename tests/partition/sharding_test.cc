@@ -37,7 +37,7 @@ TEST_CASE("tensors count as small only as long as their sum stays below the limi
     size_t count = 0;
     for (const Unit& unit :
          build_units(tiny_llama(true), UnitGranularity::kLayer, {48, total}).units)
-      if (unit.small) count += unit.slices.size();
+      if (unit.holds_small_tensors) count += unit.slices.size();
     return count;
   };
   CHECK(small_tensors(240) == 5);
@@ -52,8 +52,8 @@ TEST_CASE("a fused parameter counts as small if all of its tensors are small") {
     std::vector<std::string> names;
     const ModelDescription model = tiny_llama(true);
     for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {threshold, 20'000}).units)
-      for (const Slice& slice : unit.slices)
-        if (unit.small) names.push_back(model.tensor(slice.tensor).name);
+      for (const TensorSlice& slice : unit.slices)
+        if (unit.holds_small_tensors) names.push_back(model.tensor(slice.tensor).name);
     return names;
   };
   const std::vector<std::string> none = small_of(2303);
@@ -108,9 +108,9 @@ TEST_CASE(
       int64_t end = 0;
       for (int index = 0; index < count; ++index) {
         const Sharding sharding(partition, {count, index}, shard_small_units);
-        REQUIRE(
-            sharding.is_sharded(unit.id) ==
-            (!unit.small || (shard_small_units && shard_range(unit, count - 1, count).size() > 0)));
+        REQUIRE(sharding.is_sharded(unit.id) ==
+                (!unit.holds_small_tensors ||
+                 (shard_small_units && shard_range(unit, count - 1, count).size() > 0)));
         if (!sharding.is_sharded(unit.id)) {
           REQUIRE(sharding.own_range(unit.id) == UnitRange{0, unit.padded_numel});
           end = unit.padded_numel;

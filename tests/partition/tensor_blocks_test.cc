@@ -38,7 +38,7 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
     const Sharding sharding(partition, {count, index}, true);
     for (const Unit& unit : partition.units) {
       const UnitRange own = sharding.own_range(unit.id);
-      for (const Slice& slice : slices_in(unit, own.begin, own.end)) {
+      for (const TensorSlice& slice : slices_in(unit, own.begin, own.end)) {
         const TensorInfo& tensor = model.tensor(slice.tensor);
         if (!is_whole_blocks(slice.offset, slice.extent, tensor.local.numel()))
           cuts.push_back(cat("shard ", index, " of ", count, ": ", tensor.name, " [", slice.offset,
@@ -98,7 +98,7 @@ TEST_CASE(
   std::mt19937_64 random(43);
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
-      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      const ModelDescription model = build_model(config, kBatch, GraphMode::kTrain, {}, {}, split);
       for (const auto granularity :
            {UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel})
         for (const int64_t small : {int64_t{0}, int64_t{100'000}}) {
@@ -116,9 +116,9 @@ TEST_CASE(
 TEST_CASE("each matrix of every family begins at a block of its unit") {
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
-      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      const ModelDescription model = build_model(config, kBatch, GraphMode::kTrain, {}, {}, split);
       for (const Unit& unit : build_units(model).units)
-        for (const Slice& slice : unit.slices) {
+        for (const TensorSlice& slice : unit.slices) {
           const TensorInfo& tensor = model.tensor(slice.tensor);
           INFO(tensor.name << " at " << slice.position_in_unit << " of " << unit.name);
           if (tensor.shape.size() > 1) CHECK(slice.position_in_unit % kTensorBlock == 0);
@@ -145,7 +145,8 @@ ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
 std::vector<int64_t> positions(const ModelDescription& model) {
   std::vector<int64_t> found;
   const Partition partition = build_units(model);
-  for (const Slice& slice : partition.units[0].slices) found.push_back(slice.position_in_unit);
+  for (const TensorSlice& slice : partition.units[0].slices)
+    found.push_back(slice.position_in_unit);
   return found;
 }
 
@@ -210,8 +211,8 @@ TEST_CASE("fp32 tensors of layers that compute in 16 bits have a small unit of t
   const Partition partition = build_units(model);
   REQUIRE(partition.units.size() == 2);
   const Unit &usual = partition.units[0], &fp32 = partition.units[1];
-  CHECK((usual.name == "layer" && !usual.fp32 && !usual.small && usual.numel == 5));
-  CHECK((fp32.name == "layer.fp32" && fp32.fp32 && fp32.small && fp32.numel == 730));
+  CHECK((usual.name == "layer" && !usual.fp32 && !usual.holds_small_tensors && usual.numel == 5));
+  CHECK((fp32.name == "layer.fp32" && fp32.fp32 && fp32.holds_small_tensors && fp32.numel == 730));
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ TEST_CASE("a fused parameter's tensors follow one another without gaps") {
   const ParamLocation location = partition.param_locations[1][1];
   int64_t position = location.position;
   for (size_t i = 0; i < qkv.tensors.size(); ++i) {
-    const Slice& slice = partition.unit(location.unit).slices[1 + i];
-    CHECK(slice == Slice{qkv.tensors[i], 0, model.tensor(qkv.tensors[i]).numel(), position});
+    const TensorSlice& slice = partition.unit(location.unit).slices[1 + i];
+    CHECK(slice == TensorSlice{qkv.tensors[i], 0, model.tensor(qkv.tensors[i]).numel(), position});
     position += slice.extent;
   }
 }
@@ -88,7 +88,7 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
                 kTensorBlock * static_cast<int64_t>(unit.slices.size()));
     int64_t end = 0;
     int64_t sum = 0;
-    for (const Slice& slice : unit.slices) {
+    for (const TensorSlice& slice : unit.slices) {
       REQUIRE(slice.position_in_unit >= end);
       REQUIRE(slice.offset == 0);
       REQUIRE(slice.extent == model.tensor(slice.tensor).numel());
@@ -111,8 +111,9 @@ void check_places(const ModelDescription& model, const Partition& partition) {
       int64_t position = location.position;
       for (TensorId tensor : model.layers[layer].params[i].tensors) {
         const auto& slices = partition.unit(location.unit).slices;
-        const auto it = std::find_if(slices.begin(), slices.end(),
-                                     [&](const Slice& slice) { return slice.tensor == tensor; });
+        const auto it = std::find_if(slices.begin(), slices.end(), [&](const TensorSlice& slice) {
+          return slice.tensor == tensor;
+        });
         REQUIRE(it != slices.end());
         REQUIRE(it->position_in_unit == position);
         position += it->extent;
@@ -167,7 +168,7 @@ TEST_CASE("units are formed from the part of each tensor that a rank uses") {
   const Unit unit = build_units(model).units[1];
   REQUIRE(unit.numel == whole - 48 * 24);
   const auto slice = std::find_if(unit.slices.begin(), unit.slices.end(),
-                                  [&](const Slice& found) { return found.tensor == id; });
+                                  [&](const TensorSlice& found) { return found.tensor == id; });
   REQUIRE(slice != unit.slices.end());
   REQUIRE(slice->offset == 0);
   REQUIRE(slice->extent == 48 * 24);
@@ -176,7 +177,7 @@ TEST_CASE("units are formed from the part of each tensor that a rank uses") {
     int64_t elements = 0;
     for (const Unit& made :
          build_units(model, UnitGranularity::kLayer, {max_elements, INT64_MAX}).units)
-      elements += made.small ? made.numel : 0;
+      elements += made.holds_small_tensors ? made.numel : 0;
     return elements;
   };
   REQUIRE(small(48 * 24) == small(48 * 24 - 1) + 48 * 24);

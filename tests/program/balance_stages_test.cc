@@ -55,7 +55,7 @@ void all_cuts(int64_t blocks, int chunks, Counts& begun,
 }
 
 TEST_CASE(
-    "no other division of the layers has a cheaper most expensive chunk, or chunks that are more "
+    "no other division of the layers has a lower maximum cost of a chunk, or chunks that are more "
     "even") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {
@@ -121,7 +121,7 @@ TEST_CASE("embedding and head are added to the blocks of the first and last chun
 }
 
 ModelDescription model_of(const ModelConfig& config, const RecomputeOptions& recompute = {}) {
-  return build_model(config, {2, 4}, Mode::kTrain, {}, recompute);
+  return build_model(config, {2, 4}, GraphMode::kTrain, {}, recompute);
 }
 
 Counts blocks_of(const ModelDescription& model, const PipelineLayout& layout) {
@@ -151,8 +151,8 @@ TEST_CASE("embedding and head that cost as much as some blocks leave their stage
   CHECK(by(PipelineBalance::kLayers) == Counts{3, 5, 4});
   // A block has 1,952 parameters; each matrix of the vocabulary has 32,000.
   CHECK(by(PipelineBalance::kParameters) == Counts{1, 10, 1});
-  CHECK_THROWS(
-      balance_stages(build_model(config, {2, 4}, Mode::kEvaluate), 3, 1, ChunkPlacement::kLoop));
+  CHECK_THROWS(balance_stages(build_model(config, {2, 4}, GraphMode::kEvaluate), 3, 1,
+                              ChunkPlacement::kLoop));
 }
 
 TEST_CASE("a head that costs almost as much as a block takes the place of a block") {
@@ -163,7 +163,7 @@ TEST_CASE("a head that costs almost as much as a block takes the place of a bloc
   config.head_size = 64;
   config.vocab_rows = 8192;
   config.kv_heads = 4;
-  const ModelDescription model = build_model(config, {1, 512}, Mode::kTrain);
+  const ModelDescription model = build_model(config, {1, 512}, GraphMode::kTrain);
   CHECK(blocks_of(model, balance_stages(model, 2, 1, ChunkPlacement::kLoop)) == Counts{8, 7});
 }
 

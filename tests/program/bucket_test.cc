@@ -21,7 +21,7 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
   std::mt19937_64 random(61);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 1 + round % 3, .bucket_elements = size});
       INFO("bucket of " << size << "\n" << program_text(program));
@@ -41,7 +41,7 @@ TEST_CASE("a bucket has as many complete units as fit, and at least one") {
   std::mt19937_64 random(62);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const FlatLayout layout = flat_layout(built.partition, FlatOrder::kBackward);
     for (const int64_t size : kBucketSizes) {
       // The naive form takes units in the order of the buffer, and opens a new bucket when the next
@@ -68,7 +68,7 @@ TEST_CASE("a bucket is reduced right after the backward that writes its last gra
   std::mt19937_64 random(63);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 2, .bucket_elements = size});
       for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
@@ -196,7 +196,7 @@ TEST_CASE("a closed bucket accepts nothing more; buckets are sorted by their las
   std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>> found;
   for (const Bucket& bucket : filler.finish())
     found.emplace_back(bucket.collective.kind, bucket.last_position, bucket.elements,
-                       bucket.after.size());
+                       bucket.following.size());
   CHECK(found == std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>>{
                      {InstrKind::kReduceScatter, 1, 64, 0},
                      {InstrKind::kAllReduce, 2, 128, 3},

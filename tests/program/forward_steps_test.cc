@@ -16,7 +16,7 @@ std::string labels(const Program& program) {
 }
 
 TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it once") {
-  const PartitionedModel built = build(small_config(1, true), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(1, true), GraphMode::kEvaluate);
   StepOptions options{.micro_batches = 2};
   options.state.data.count = 2;
   const Program program = build_evaluation_step(built.model, built.partition, options).program;
@@ -33,7 +33,7 @@ TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it 
 }
 
 TEST_CASE("an evaluation step has no gradients, optimizer states or saved values") {
-  const PartitionedModel built = build(small_config(2, false), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(2, false), GraphMode::kEvaluate);
   const Program program = build_evaluation_step(built.model, built.partition, {}).program;
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
@@ -45,7 +45,7 @@ TEST_CASE("an evaluation step has no gradients, optimizer states or saved values
 
 TEST_CASE("a generation step runs forward once and keeps one row of logits per token") {
   const PartitionedModel built =
-      build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+      build(small_config(2, false), GraphMode::kLogits, UnitGranularity::kLayer, {1, 6});
   const Program program = build_generation_step(built.model, built.partition, {}).program;
   CHECK(labels(program) ==
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
@@ -60,7 +60,7 @@ TEST_CASE("a generation step runs forward once and keeps one row of logits per t
 }
 
 TEST_CASE("evaluation of one more micro-batch needs no more arena") {
-  const PartitionedModel built = build(small_config(3, false), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(3, false), GraphMode::kEvaluate);
   const auto arena = [&](int32_t n) {
     return arena_total(
         build_evaluation_step(built.model, built.partition, {.micro_batches = n}).program);
@@ -73,12 +73,13 @@ TEST_CASE("forward and generation steps of random models pass the checker") {
   std::mt19937_64 random(51);
   for (int round = 0; round < 30; ++round) {
     const ModelConfig config = random_config(random);
-    const PartitionedModel evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
+    const PartitionedModel evaluate =
+        build(config, GraphMode::kEvaluate, kGranularities[round % 3]);
     REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition,
                                         {.micro_batches = 1 + round % 3})
                       .program)
                 .empty());
-    const PartitionedModel logits = build(config, Mode::kLogits, kGranularities[round % 3]);
+    const PartitionedModel logits = build(config, GraphMode::kLogits, kGranularities[round % 3]);
     REQUIRE(check(build_generation_step(logits.model, logits.partition, {}).program).empty());
   }
 }
@@ -88,8 +89,8 @@ TEST_CASE(
   std::mt19937_64 random(52);
   for (int round = 0; round < 12; ++round) {
     const ModelConfig config = random_config(random);
-    const PartitionedModel train = build(config, Mode::kTrain, kGranularities[round % 3]);
-    for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
+    const PartitionedModel train = build(config, GraphMode::kTrain, kGranularities[round % 3]);
+    for (const GraphMode mode : {GraphMode::kEvaluate, GraphMode::kLogits}) {
       const PartitionedModel other = build(config, mode, kGranularities[round % 3]);
       REQUIRE(partition_text(other.partition) == partition_text(train.partition));
       for (const Unit& unit : train.partition.units)

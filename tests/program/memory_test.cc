@@ -57,7 +57,7 @@ TEST_CASE(
   std::mt19937_64 random(81);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const Program program = built.step({.micro_batches = 1 + round % 4,
                                         .bucket_elements = int64_t{1} << (random() % 16),
                                         .overlap = round % 2 == 0});
@@ -101,7 +101,7 @@ PartitionedModel model_of_large_activations(int64_t layers, bool tied, int64_t t
   config.hidden = 64;
   config.feed_forward = 128;
   config.head_size = 16;
-  return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, tokens});
+  return build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, tokens});
 }
 
 TEST_CASE("gradients of a step of one micro-batch reuse the memory of activations") {
@@ -194,7 +194,7 @@ Program sharded_step() {
   config.vocab_rows = 2048;
   StepOptions options{.state = states(2), .bucket_elements = 4096};
   options.state.zero_stage = 3;
-  return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
+  return build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
 }
 
 /// Returns the size of a separate arena for only the buffers that `takes` selects.
@@ -261,7 +261,8 @@ Split split_over(int ranks) {
   config.vocab_rows = 256;
   config.kv_heads = 4;
   config.head_size = 32;
-  Split split{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}, {ranks, 0, true}), {}};
+  Split split{build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 64}, {ranks, 0, true}),
+              {}};
   split.built.partition = build_units(split.built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options{.state = states(2)};
   options.state.tensor = {ranks, 0};
@@ -357,7 +358,8 @@ TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
   int64_t norms = 0;  // which every rank has completely
-  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded_numel : 0;
+  for (const Unit& unit : whole.built.partition.units)
+    norms += unit.holds_small_tensors ? unit.padded_numel : 0;
   for (const int ranks : {2, 4}) {
     const Split split = split_over(ranks);
     INFO("tensor " << ranks);

@@ -67,7 +67,7 @@ struct PartitionedModel {
   }
 };
 
-inline PartitionedModel build(const ModelConfig& config, Mode mode = Mode::kTrain,
+inline PartitionedModel build(const ModelConfig& config, GraphMode mode = GraphMode::kTrain,
                               UnitGranularity granularity = UnitGranularity::kLayer,
                               BatchShape batch = {1, 4}, const TensorSplit& split = {}) {
   PartitionedModel built;

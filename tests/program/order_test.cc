@@ -28,7 +28,7 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
   std::mt19937_64 random(71);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const Program program = built.step({.micro_batches = 1 + round % 3,
                                         .bucket_elements = int64_t{1} << (random() % 16),
                                         .overlap = round % 2 == 0});
@@ -69,7 +69,7 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
   std::mt19937_64 random(72);
   for (int round = 0; round < 10; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
     const auto before = happens_before(program);
@@ -189,10 +189,11 @@ TEST_CASE("ordering again gives the same waits") {
 /// Returns a step case with tensor ranks and two shards.
 StepCase two_axes(int stage, int64_t layers = 3) {
   const ModelConfig config = small_config(layers, false);
-  StepCase step_case{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
-                     {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
-                     {.shards = 2, .tensor = 2},
-                     config};
+  StepCase step_case{
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+      {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
+      {.shards = 2, .tensor = 2},
+      config};
   step_case.options.state.zero_stage = stage;
   return step_case;
 }

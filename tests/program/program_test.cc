@@ -141,7 +141,7 @@ TEST_CASE("settings on which ranks must agree change the hash") {
   add(built.step({.bucket_elements = 1}));
   add(build(small_config(2, true)).step({}));
   add(build(small_config(3, false)).step({}));
-  add(build(small_config(2, false), Mode::kTrain, UnitGranularity::kModel).step({}));
+  add(build(small_config(2, false), GraphMode::kTrain, UnitGranularity::kModel).step({}));
   CHECK(hashes.size() == programs);
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("the ranks of a run have one hash, although their programs differ") {
   std::mt19937_64 random(94);
   for (int round = 0; round < 16; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     StepOptions options{.micro_batches = 1 + round % 3};
     options.state.zero_stage = round % 4;
     const int ranks = 2 + round % 3;
@@ -198,7 +198,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
   std::mt19937_64 random(92);
   for (int round = 0; round < 20; ++round) {
     const PartitionedModel built =
-        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+        build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
     const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
@@ -221,7 +221,8 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
 }
 
 TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % of padding") {
-  const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
+  const PartitionedModel built =
+      build(smollm2(), GraphMode::kTrain, UnitGranularity::kLayer, {1, 64});
   const int64_t psi = 134515008;
   CHECK(count_parameters(built.model).total == psi);
   const Program program = built.step({.bucket_elements = 5'000'000});
@@ -233,7 +234,8 @@ TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % o
 
 TEST_CASE(
     "SmolLM2's gradients are reduced in buckets of one layer, the embedding's last and alone") {
-  const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
+  const PartitionedModel built =
+      build(smollm2(), GraphMode::kTrain, UnitGranularity::kLayer, {1, 64});
   std::vector<BufferRange> ranges;
   for (const std::vector<BufferRange>& bucket :
        gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {

@@ -114,10 +114,10 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
   }
   StepCase step_case = secondary_step_case(2, 2, true);  // tied: forward reads the matrix twice
   step_case.options.state.data = {4, 1};
-  for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
+  for (const GraphMode mode : {GraphMode::kEvaluate, GraphMode::kLogits}) {
     const ModelDescription model = build_model(step_case.config, {1, 4}, mode);
     const StepProgram step =
-        mode == Mode::kEvaluate
+        mode == GraphMode::kEvaluate
             ? build_evaluation_step(model, step_case.built.partition, step_case.options)
             : build_generation_step(model, step_case.built.partition, step_case.options);
     REQUIRE_FALSE(has(step.program));
@@ -227,7 +227,7 @@ std::string outcome(const StepCase& step_case, std::vector<StepProgram> steps,
                             of.mesh.grid());
     interpreter.load();
     for (int step = 0; step < 2 && fault.empty(); ++step) fault = interpreter.run(random);
-    return interpreter.state(StatePiece::kParam, fault);
+    return interpreter.state(UnitStatePiece::kParam, fault);
   };
   std::string fault;
   const StepCase oracle = plain(step_case);

@@ -70,12 +70,12 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const auto& [step_case, steps] = built_step_case(round);
     INFO(step_case.text());
-    for (int32_t state = StatePiece::kParam;
+    for (int32_t state = UnitStatePiece::kParam;
          state < std::ssize(step_case.options.state.optimizer_states); ++state) {
       std::vector<Coverage> saved(static_cast<size_t>(step_case.mesh.tensor),
                                   Coverage(step_case.built.partition));
       for (size_t r = 0; r < steps.size(); ++r)
-        for (const StatePiece& piece : steps[r].pieces) {
+        for (const UnitStatePiece& piece : steps[r].pieces) {
           if (piece.state != state) continue;
           REQUIRE(piece.begin <= piece.saved.begin);
           REQUIRE(piece.saved.end <= piece.end);
@@ -85,11 +85,11 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
       for (const Coverage& of_tensor_rank : saved) REQUIRE(of_tensor_rank.all(1));
     }
     for (const StepProgram& step : steps)
-      for (const StatePiece& piece : step.pieces) {
+      for (const UnitStatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
         REQUIRE(buffer.persistent_kind);
         REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.format.dtype));
-        if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
+        if (piece.state == UnitStatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
       }
   }
 }
@@ -99,7 +99,7 @@ bool is_sharded(const Unit& unit, const StepCase& step_case) {
   const int shards = step_case.mesh.shards;
   const bool pays =
       step_case.options.state.zero_stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
-  return !unit.small || pays;
+  return !unit.holds_small_tensors || pays;
 }
 
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
@@ -109,7 +109,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
     const StateOptions& state = step_case.options.state;
     std::map<std::pair<int32_t, UnitId>, int64_t> held;
     for (const StepProgram& step : steps)
-      for (const StatePiece& piece : step.pieces)
+      for (const UnitStatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : step_case.built.partition.units) {
       const bool sharded =
@@ -150,7 +150,7 @@ TEST_CASE(
           const bool shared = state.zero_stage > 0 && step_case.mesh.shards > 1 &&
                               is_sharded(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
-          for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
+          for (const TensorSlice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==
                     instr.update().decay);
         }
@@ -203,7 +203,7 @@ std::string text_of_state(const StepProgram& step) {
   };
   rename("(data+context)", "data");
   rename("data+context", "data");
-  for (const StatePiece& piece : step.pieces)
+  for (const UnitStatePiece& piece : step.pieces)
     text += cat("state ", piece.state, " of unit ", piece.unit, " from ", piece.begin, " to ",
                 piece.end, ", saved from ", piece.saved.begin, " to ", piece.saved.end, " in ",
                 piece.range.buffer, "+", piece.range.offset, ", copied to ", piece.snapshot.offset,
@@ -280,8 +280,8 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
     const auto is_frozen = [&](int32_t unit) {
       return unit >= 0 && !step_case.built.partition.unit(unit).trainable;
     };
-    for (const StatePiece& piece : step.pieces)
-      if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
+    for (const UnitStatePiece& piece : step.pieces)
+      if (is_frozen(piece.unit)) REQUIRE(piece.state == UnitStatePiece::kParam);
     int64_t trained = 0;
     for (const Unit& unit : step_case.built.partition.units)
       trained += unit.trainable ? unit.padded_numel + kUnitBlock * step_case.mesh.shards : 0;
@@ -297,7 +297,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       gathered.insert(instr.unit);
     }
     for (const Unit& unit : step_case.built.partition.units)
-      if (!unit.trainable && !unit.small && step_case.options.state.zero_stage == 3 &&
+      if (!unit.trainable && !unit.holds_small_tensors && step_case.options.state.zero_stage == 3 &&
           step_case.mesh.shards > 1)
         REQUIRE(gathered.contains(unit.id));
   }
@@ -352,8 +352,8 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     const Program train = step_case.last_step().program;
     const StepOptions mine = step_case.options_of_rank(step_case.mesh.ranks() - 1);
     const PartitionedModel& built = step_case.built;
-    const ModelDescription evaluate = step_case.model_for(Mode::kEvaluate);
-    const ModelDescription logits = step_case.model_for(Mode::kLogits);
+    const ModelDescription evaluate = step_case.model_for(GraphMode::kEvaluate);
+    const ModelDescription logits = step_case.model_for(GraphMode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_generation_step(logits, built.partition, mine).program})
@@ -586,7 +586,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
     for (int stage = 1; stage < 4; ++stage) {
       const auto staged = [&](int64_t layers) {
         PartitionedModel built;
-        built.model = build_model(small_config(layers, false), {1, 4}, Mode::kTrain,
+        built.model = build_model(small_config(layers, false), {1, 4}, GraphMode::kTrain,
                                   {DType::kBF16, DType::kBF16});
         built.partition = build_units(built.model);
         StepOptions options;
@@ -644,7 +644,7 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
 
 TEST_CASE("while an interval is updated the next is fetched, even with small units between them") {
   PartitionedModel built;
-  built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
+  built.model = build_model(small_config(5, false), {1, 4}, GraphMode::kTrain);
   // The norms of blocks and head stay on the device; they are between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
@@ -659,7 +659,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
     const std::vector<UpdateInterval> intervals = intervals_of(program);
     REQUIRE(intervals.size() >= 7);
     REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
-                          [](const Unit& u) { return u.small; }) == 6);
+                          [](const Unit& u) { return u.holds_small_tensors; }) == 6);
     const auto before = happens_before(program);
     // The first two gathers run at the same time as the updates of the small units.
     for (const size_t i : all_of(program, InstrKind::kUpdate))
@@ -692,7 +692,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     options.state.zero_stage = 3;
     options.state.parameter_tier = options.state.optimizer_tier = tier;
     const PartitionedModel built =
-        build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
+        build(small_config(4, false), GraphMode::kTrain, UnitGranularity::kModel);
     REQUIRE(built.partition.units.size() == 1);
     const Program program = built.step(options);
     INFO(program_text(program));
@@ -749,7 +749,8 @@ TEST_CASE("activations on the host leave room on the device") {
     PartitionedModel built;
     RecomputeOptions recompute;
     recompute.policy.level = RecomputeLevel::kFull;
-    built.model = build_model(small_config(layers, false), {1, 64}, Mode::kTrain, {}, recompute);
+    built.model =
+        build_model(small_config(layers, false), {1, 64}, GraphMode::kTrain, {}, recompute);
     built.partition = build_units(built.model);
     StepOptions options{.micro_batches = 2};
     options.offload_activations = offload;

@@ -83,7 +83,7 @@ struct StepCase {
   }
 
   /// Returns the same ranks' model for another kind of pass.
-  ModelDescription model_for(Mode mode) const {
+  ModelDescription model_for(GraphMode mode) const {
     return build_model(config, built.model.batch, mode, built.model.dtypes, {}, built.model.split);
   }
 
@@ -111,7 +111,7 @@ struct StepCase {
 /// cut into blocks of 64 elements, and each unit is a separate bucket.
 inline StepCase small_step_case(const ModelConfig& config, Mesh mesh) {
   StepCase step_case{
-      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {},
       mesh,
       config};
@@ -141,7 +141,7 @@ inline PartitionedModel random_partitioned_model(std::mt19937_64& random, const 
                                                  const TensorSplit& split = {}) {
   PartitionedModel built;
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
-  built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
+  built.model = build_model(config, batch, GraphMode::kTrain, random_dtypes(random),
                             random_recompute(random), split);
   const SmallTensorThresholds small{pick<int64_t>(random, {0, 0, 64, 500, 10'000}),
                                     random() % 3 == 0 ? int64_t{200} : INT64_MAX};

@@ -114,7 +114,7 @@ PartitionedModel model_without_padding(UnitGranularity granularity = UnitGranula
   c.query_heads = c.kv_heads = 4;
   c.head_size = 32;
   PartitionedModel built;
-  built.model = build_model(c, {1, 4}, Mode::kTrain);
+  built.model = build_model(c, {1, 4}, GraphMode::kTrain);
   built.partition = build_units(built.model, granularity, {128, INT64_MAX});
   return built;
 }
@@ -159,9 +159,10 @@ TEST_CASE(
   ModelDtypes dtypes;
   dtypes.packed.kind = PackedKind::kNf4;
   PartitionedModel built;
-  built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes), [](const TensorInfo& tensor) {
-    return tensor.name.find("layers.0.input_layernorm") != std::string::npos;
-  });
+  built.model =
+      freeze(build_model(c, {1, 4}, GraphMode::kTrain, dtypes), [](const TensorInfo& tensor) {
+        return tensor.name.find("layers.0.input_layernorm") != std::string::npos;
+      });
   built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options;
   options.state.zero_stage = 3;
@@ -205,7 +206,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         if (row.kind != InstrKind::kAllReduce) large += row.bytes;
       int64_t even_elements = 0;
       for (const Unit& unit : built.partition.units) {
-        if (unit.small) continue;
+        if (unit.holds_small_tensors) continue;
         CHECK(unit.numel == unit.padded_numel);
         even_elements += unit.numel;
       }
@@ -294,8 +295,8 @@ TEST_CASE("the table of a small ZeRO-3 step") {
 }
 
 TEST_CASE("the table of tensor ranks shows what their layers exchange") {
-  const PartitionedModel built =
-      build(small_config(1, true), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true});
+  const PartitionedModel built = build(small_config(1, true), GraphMode::kTrain,
+                                       UnitGranularity::kLayer, {1, 4}, {2, 0, true});
   StepOptions options;
   options.state.tensor = {2, 0};
   const Program program = built.step(options, 1);

@@ -20,8 +20,8 @@ using namespace testing;
 /// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
 /// collective.
 Program with_collective(OpKind kind, const CollectiveAttrs& over) {
-  PartitionedModel built =
-      build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
+  PartitionedModel built = build(small_config(1, false), GraphMode::kTrain, UnitGranularity::kLayer,
+                                 {1, 4}, {2, 0, false});
   for (LayerGraph& graph : built.model.graphs)
     for (Op& op : graph.forward)
       if (op.kind == OpKind::kAllReduce) {
@@ -97,7 +97,8 @@ std::vector<Case> random_cases(uint64_t seed, int count) {
   std::mt19937_64 random(seed);
   std::vector<Case> cases;
   for (int i = 0; i < count; ++i) {
-    Case c{build(random_config(random), Mode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}), {}};
+    Case c{build(random_config(random), GraphMode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}),
+           {}};
     c.options.micro_batches = 1 + i % 4;
     c.options.state.optimizer_states.resize(random() % 3);
     c.options.bucket_elements = int64_t{1} << (random() % 20);
@@ -162,7 +163,7 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
     const Program program = c.built.step(c.options);
     const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
     for (const Unit& unit : c.built.partition.units) {
-      for (const Slice& slice : unit.slices) {
+      for (const TensorSlice& slice : unit.slices) {
         const BufferRange range = gradients_at(
             program, (layout.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
@@ -215,7 +216,7 @@ std::vector<TensorId> tensors_of(const PartitionedModel& built, const FlatLayout
                                  const BufferRange& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
-    for (const Slice& slice : unit.slices)
+    for (const TensorSlice& slice : unit.slices)
       for (int64_t e = 0; e < slice.extent; ++e) {
         const int64_t at = layout.at(unit.id) + slice.position_in_unit + e - range.offset / 4;
         if (at >= 0 && at < range.bytes / 4) out[static_cast<size_t>(at)] = slice.tensor;
@@ -294,7 +295,7 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
 }
 
 TEST_CASE("a step needs a model that was built for it") {
-  const PartitionedModel evaluate = build(small_config(1, false), Mode::kEvaluate);
+  const PartitionedModel evaluate = build(small_config(1, false), GraphMode::kEvaluate);
   const PartitionedModel train = build(small_config(1, false));
   CHECK_THROWS_WITH(evaluate.step({}),
                     Catch::Contains("a training step needs a model built for training"));

@@ -169,7 +169,7 @@ TEST_CASE("a report shows predicted and measured times of steps") {
 
 TEST_CASE("pages of each kind are recognized by their first lines") {
   const TemporaryFolder folder;
-  const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
+  const PageSources parts{kPlanPage, kPlanStyle, kPlanScript};
   const std::string page = fill_page(parts, {{"made", "</script><b>"}});
   CHECK(is_alone(page));
   CHECK(page.find("</script><b>") == page.npos);

@@ -17,11 +17,11 @@ using namespace testing;
 
 TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   // The state takes 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.
-  CHECK(formula_state_bytes(0, 1) * 7 == 84);
-  CHECK(formula_state_bytes(0, 64) * 70 == 840);
-  CHECK(formula_state_bytes(1, 8) * 7 == 35);
-  CHECK(formula_state_bytes(2, 8) * 7 == 22.75);
-  CHECK(formula_state_bytes(3, 8) * 7 == 10.5);
+  CHECK(textbook_state_bytes(0, 1) * 7 == 84);
+  CHECK(textbook_state_bytes(0, 64) * 70 == 840);
+  CHECK(textbook_state_bytes(1, 8) * 7 == 35);
+  CHECK(textbook_state_bytes(2, 8) * 7 == 22.75);
+  CHECK(textbook_state_bytes(3, 8) * 7 == 10.5);
   MemoryTableModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
   const MemoryTableRow row =
@@ -87,7 +87,7 @@ TEST_CASE("each part of a memory table equals its category of the plan") {
                                        "optimizer.type=AdamW", "data.sequence_length=128"});
     task.written = load_config_text("size.yaml", "", overrides).written;
     task.context.plans_only = true;
-    const Config config = std::get<Config>(try_layout(task, {.data = 4, .zero = zero}));
+    const Config config = std::get<Config>(resolve_layout(task, {.data = 4, .zero = zero}));
     const TierPlan tier = memory_plan(plan_steps(config, model.config, 0)).at(Tier::kDevice);
     const auto category = [&](Category which) {
       const auto c = static_cast<size_t>(which);

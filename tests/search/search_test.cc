@@ -149,7 +149,7 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
     int64_t allowed = 0;
     const std::vector<Layout> layouts = all_layouts(task);
     for (const Layout& layout : layouts) {
-      const std::variant<Config, std::string> tried = try_layout(task, layout);
+      const std::variant<Config, std::string> tried = resolve_layout(task, layout);
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       INFO(layout_text(layout));
       const Config* config = std::get_if<Config>(&tried);
@@ -214,7 +214,7 @@ TEST_CASE("a slow rank changes the times of layouts, but not which ones are allo
   const SearchResult uneven = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(!even.ranking.empty());
   REQUIRE(!uneven.ranking.empty());
-  CHECK(uneven.proved);
+  CHECK(uneven.is_proved);
   CHECK(uneven.counts.allowed == even.counts.allowed);
   CHECK(uneven.ranking.front().time->seconds > even.ranking.front().time->seconds);
 }
@@ -254,7 +254,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
     // search.
     if (random() % 1000 != 0) continue;
-    const std::variant<Config, std::string> tried = try_layout(task, layout);
+    const std::variant<Config, std::string> tried = resolve_layout(task, layout);
     INFO(layout_text(layout));
     CHECK((verdict.refusal == nullptr) == std::holds_alternative<Config>(tried));
     if (verdict.refusal != nullptr) continue;
@@ -293,7 +293,7 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
     const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
     INFO(machine_yaml(task.machine) << layouts.size() << " layouts");
     REQUIRE(!found.ranking.empty());
-    CHECK(found.proved);
+    CHECK(found.is_proved);
     CHECK(found.ranking.front().time->seconds == best);
     CHECK(found.counts.allowed == static_cast<int64_t>(layouts.size()));
     CHECK(found.counts.allowed + found.counts.refused == found.counts.all);
@@ -319,7 +319,7 @@ TEST_CASE("a config written with a layout is read back as the same config") {
       context.world_size = layout.ranks();
       const Resolution resolved = resolve(again.written, context);
       REQUIRE(resolved.ok());
-      CHECK(resolved.config == std::get<Config>(try_layout(task, layout)));
+      CHECK(resolved.config == std::get<Config>(resolve_layout(task, layout)));
     }
   }
 }
@@ -467,7 +467,7 @@ TEST_CASE("a search whose time is over before any plan is complete says so", "[l
   SearchTask task = llama_405b_task(1);
   const SearchResult found = search_layouts(task, {.seconds = 0});
   CHECK(found.ranking.empty());
-  CHECK(!found.proved);
+  CHECK(!found.is_proved);
   CHECK(found.counts.planned + found.counts.stopped <= 1);
   if (found.counts.planned == 0) CHECK(found.needed_seconds > 0);
 }
@@ -477,7 +477,7 @@ TEST_CASE("a search that has no time says how much better another layout could b
   SearchTask task = random_task(random, 4, 8);
   const SearchResult found = search_layouts(task, {.seconds = 0});
   REQUIRE(!found.ranking.empty());
-  CHECK(!found.proved);
+  CHECK(!found.is_proved);
   CHECK(found.counts.checked < found.counts.all);
   CHECK(found.min_other_seconds <= found.ranking.front().time->seconds);
 }

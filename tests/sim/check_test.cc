@@ -409,7 +409,7 @@ std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384
 
 TEST_CASE("a write over a result is noticed, although no instruction reads the result") {
   const PartitionedModel built =
-      build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+      build(small_config(2, false), GraphMode::kLogits, UnitGranularity::kLayer, {1, 6});
   Program program = build_generation_step(built.model, built.partition, {}).program;
   const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
   REQUIRE(last >= 0);
@@ -495,10 +495,11 @@ TEST_CASE("faults of a program that several ranks share are reported once") {
 std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
                                                [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
-  StepCase step_case{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
-                     {.bucket_elements = 1},
-                     {.shards = 2, .tensor = 2},
-                     config};
+  StepCase step_case{
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+      {.bucket_elements = 1},
+      {.shards = 2, .tensor = 2},
+      config};
   change(step_case.options);
   return step_case.steps();
 }

@@ -143,7 +143,7 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
         // end.
         if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;
       }
-      const auto folded = folded_world(world, schedule_numbers(changed));
+      const auto folded = folded_world(world, number_equal_schedules(changed));
       if (!folded) continue;
       folds += folded->ranks.size() < world.ranks.size();
       const bool end = reach_end(world, changed);

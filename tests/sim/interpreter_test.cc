@@ -385,7 +385,7 @@ TEST_CASE("evaluation finds the same loss wherever parameters are stored") {
     StepCase step_case = random_step_case(random);
     const auto loss_of = [&](const StepCase& c) {
       StepCase evaluate = c;
-      evaluate.built.model = c.model_for(Mode::kEvaluate);
+      evaluate.built.model = c.model_for(GraphMode::kEvaluate);
       std::vector<StepProgram> steps;
       for (int r = 0; r < c.mesh.ranks(); ++r)
         steps.push_back(build_evaluation_step(evaluate.built.model, evaluate.built.partition,

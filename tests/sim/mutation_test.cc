@@ -46,8 +46,9 @@ size_t sample_stride_of(const StepCase& step_case) {
 }
 
 void rebuild(StepCase& step_case, ModelDtypes dtypes, RecomputeOptions recompute) {
-  step_case.built.model = build_model(step_case.config, step_case.built.model.batch, Mode::kTrain,
-                                      dtypes, recompute, step_case.built.model.split);
+  step_case.built.model =
+      build_model(step_case.config, step_case.built.model.batch, GraphMode::kTrain, dtypes,
+                  recompute, step_case.built.model.split);
 }
 
 /// Lists the tiers where parameters and optimizer state of a stage may lie.

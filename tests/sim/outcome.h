@@ -24,7 +24,7 @@ struct Outcome {
 inline Outcome outcome_of(const StepCase& step_case, const Interpreter& interpreter) {
   Outcome out;
   const auto kinds = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
-  for (int32_t kind = StatePiece::kParam; kind < kinds; ++kind)
+  for (int32_t kind = UnitStatePiece::kParam; kind < kinds; ++kind)
     out.states.push_back(interpreter.state(kind, out.fault));
   out.loss = interpreter.loss(step_case.mesh.ranks() - 1);
   return out;

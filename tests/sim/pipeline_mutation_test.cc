@@ -22,7 +22,7 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   config.feed_forward = 48;
   config.vocab_rows = 64;
   StepCase step_case{
-      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {},
       mesh,
       config};

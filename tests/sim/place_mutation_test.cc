@@ -38,18 +38,18 @@ std::string saved_fault(const StepCase& step_case, const std::vector<StepProgram
   const auto states = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
   for (int tensor = 0; tensor < step_case.mesh.tensor; ++tensor)
     for (const Unit& unit : step_case.built.partition.units)
-      for (int32_t state = StatePiece::kParam; state < states; ++state)
+      for (int32_t state = UnitStatePiece::kParam; state < states; ++state)
         saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded_numel), 0);
   for (size_t rank = 0; rank < steps.size(); ++rank)
-    for (const StatePiece& piece : steps[rank].pieces) {
-      if (piece.state == StatePiece::kWorking) continue;
+    for (const UnitStatePiece& piece : steps[rank].pieces) {
+      if (piece.state == UnitStatePiece::kWorking) continue;
       auto& counts =
           saved.at({static_cast<int>(rank) % step_case.mesh.tensor, piece.unit, piece.state});
       for (int64_t e = piece.saved.begin; e < piece.saved.end; ++e)
         if (e < static_cast<int64_t>(counts.size())) ++counts[static_cast<size_t>(e)];
     }
   for (const auto& [which, counts] : saved)
-    for (const Slice& slice : step_case.built.partition.unit(std::get<1>(which)).slices)
+    for (const TensorSlice& slice : step_case.built.partition.unit(std::get<1>(which)).slices)
       for (int64_t e = slice.position_in_unit; e < slice.position_in_unit + slice.extent; ++e)
         if (const int count = counts[static_cast<size_t>(e)]; count != 1)
           return cat("element ", e, " of unit ", std::get<1>(which), ", state ", std::get<2>(which),

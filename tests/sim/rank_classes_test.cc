@@ -178,7 +178,7 @@ StepCase wide_step_case(int stage, Mesh mesh, Tier optimizer, int64_t small = 0)
   config.feed_forward = 240;
   config.vocab_rows = 480;
   StepCase step_case{
-      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
       mesh,
       config};

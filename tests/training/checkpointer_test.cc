@@ -80,20 +80,21 @@ struct SavingRun {
         request(request_of(among ? among->rank() : 0, among ? among->world_size() : 1, config)),
         progress(config) {
     request.config.output_dir = folder + "/run";
-    request.resume.wanted = resumes;
+    request.resume.is_wanted = resumes;
     if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
     model.emplace(request.launch.world_size, request.launch.rank);
-    if (resumes && session->is_first()) recorder.emplace(request);
+    if (resumes && session->is_first()) folder_writer.emplace(request);
     if (!shared) own_disk = std::make_unique<GatedDisk>(folder);
     disk = shared ? shared : own_disk.get();
-    checkpointer.emplace(request, *session,
-                         CheckpointerParts{.model = *model,
-                                           .journal = journal,
-                                           .recorder = recorder ? &*recorder : nullptr,
-                                           .files = *disk,
-                                           .clock = [this] { return time; },
-                                           .patience_after_failure = {}});
+    checkpointer.emplace(
+        request, *session,
+        CheckpointerDependencies{.model = *model,
+                                 .journal = journal,
+                                 .folder_writer = folder_writer ? &*folder_writer : nullptr,
+                                 .files = *disk,
+                                 .clock = [this] { return time; },
+                                 .patience_after_failure = {}});
   }
 
   std::optional<ResumedRun> load() {
@@ -171,7 +172,7 @@ struct SavingRun {
   double time = 0;
   std::unique_ptr<Session> alone;
   Session* session;
-  std::optional<Recorder> recorder;
+  std::optional<RunFolderWriter> folder_writer;
   std::optional<FakeModel> model;
   std::optional<Checkpointer> checkpointer;
 };
@@ -555,9 +556,9 @@ TEST_CASE("a run begins with the model's weights, and removes what a killed save
 /// Runs until it has saved after steps 2 and 4, with its record.
 void save_a_run(const std::string& folder, const Config& config = saved_every(2)) {
   SavingRun run(folder, config, true);  // a resumable run has a record
-  run.recorder->start(run.describe(), 1, 5);
+  run.folder_writer->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
-  run.recorder->update_manifest(
+  run.folder_writer->update_manifest(
       [&](RunManifest& manifest) { run.checkpointer->add_counters(manifest); });
 }
 
@@ -597,7 +598,7 @@ TEST_CASE("a resume on other base weights is refused before the state is read") 
     SavingRun run(folder.path(), saved_every(1), true);
     run.model->base = "frozen";
     run.load();
-    run.recorder->start(run.describe(), 1, 5);
+    run.folder_writer->start(run.describe(), 1, 5);
     run.step();
   }
   SavingRun run(folder.path(), saved_every(1), true);
@@ -806,7 +807,7 @@ TEST_CASE("ranks save and load together, each its own part") {
   const RankFlags none;
   REQUIRE(together([&](SavingRun& run) {
             run.load();
-            if (run.recorder) run.recorder->start(run.describe(), 1, 5);
+            if (run.folder_writer) run.folder_writer->start(run.describe(), 1, 5);
             bases[static_cast<size_t>(run.session->rank())] = run.model->bases_read;
             for (int i = 0; i < 4; ++i) run.step(none);
           }) == Lines(2, ""));

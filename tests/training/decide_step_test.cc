@@ -25,10 +25,10 @@ TEST_CASE("a clipping norm of zero does not clip") {
 
 TEST_CASE("gradients that are stored multiplied by a factor are clipped by their true norm") {
   const StepDecision scaled =
-      decide_step(sums_of(1, 4096), {.gradient_multiple = 1024, .clip_norm = 1});
+      decide_step(sums_of(1, 4096), {.gradient_divisor = 1024, .clip_norm = 1});
   REQUIRE(scaled.gradient_norm == 4);
   REQUIRE(scaled.update_gradient_factor == static_cast<float>(1.0 / (4.0 + 1e-6) / 1024));
-  REQUIRE(decide_step(sums_of(1, 4096), {.gradient_multiple = 1024}).update_gradient_factor ==
+  REQUIRE(decide_step(sums_of(1, 4096), {.gradient_divisor = 1024}).update_gradient_factor ==
           1.0F / 1024);
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "training/loop_parts.h"
+#include "training/loop_dependencies.h"
 
 namespace ftrun::testing {
 

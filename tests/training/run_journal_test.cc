@@ -78,16 +78,16 @@ StepMetrics journaled_step(int64_t number) {
   return metrics;
 }
 
-TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
+TEST_CASE("only rank 0 writes the run folder; what other ranks report is ignored") {
   const MemoryFolder folder;
   const Config config = config_in(folder / "run");
-  std::vector<int> recorders(2), updates(2);
+  std::vector<int> writers(2), updates(2);
   const std::string text = printed([&] {
     const Lines failures = on_sessions(2, config, [&](Session& session) {
       JournalOfRank rank(session, config);
       const auto place = static_cast<size_t>(session.rank());
       rank.open();
-      recorders[place] = rank.journal.recorder() ? 1 : 0;
+      writers[place] = rank.journal.folder_writer() ? 1 : 0;
       rank.journal.print(cat("line of rank ", session.rank()));
       rank.journal.update_manifest([&](RunManifest&) { ++updates[place]; });
       rank.journal.update_manifest_collectively("noting", [&](RunManifest&) { ++updates[place]; });
@@ -98,7 +98,7 @@ TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
     });
     REQUIRE(failures == Lines(2, ""));
   });
-  CHECK(recorders == std::vector<int>{1, 0});
+  CHECK(writers == std::vector<int>{1, 0});
   CHECK(updates == std::vector<int>{2, 0});
   CHECK(text.find("line of rank 0") != std::string::npos);
   CHECK(text.find("line of rank 1") == std::string::npos);
@@ -198,7 +198,7 @@ TEST_CASE("the record begins with the step after those that are done") {
                              Start{2, true, 4, {0, 1, 2, 3, 4}},   //
                              Start{0, true, 1, {0, 1}}}) {
     SingleRankJournal run(config_in(folder / "run"));
-    run.rank.request.resume.wanted = start.resumes;
+    run.rank.request.resume.is_wanted = start.resumes;
     printed([&] {
       run.rank.open(start.done);
       // The evaluation before the first step belongs to step 1.

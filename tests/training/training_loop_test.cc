@@ -205,7 +205,7 @@ TEST_CASE("a signal that arrives while a save blocks training ends the run witho
   run.loop().run();
   CHECK(run.progress.step == 2);
   CHECK(only(run, {"save", "agree"}) == Calls{"save 2", "agree"});
-  CHECK(run.stop.name() == std::string("SIGINT"));
+  CHECK(run.stop.signal_name() == std::string("SIGINT"));
 
   FakeRun quick(config, 4);
   quick.agreed_signal = SIGINT;

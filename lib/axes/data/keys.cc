@@ -59,7 +59,7 @@ void check_hybrid(ResolveState& r) {
     return r.error(path,
                    cat("data_replicate ", mesh.data_replicate,
                        " makes replicas of shards, and ZeRO stage 0 (NO_SHARD) shards nothing"),
-                   "set zero_optimization.stage to 1, 2 or 3, or remove data_replicate");
+                   "set zero_optimization.stage: 1, 2 or 3, or remove data_replicate");
   if (mesh.data == mesh.data_replicate)
     r.notice(path, cat("data_replicate ", mesh.data_replicate, " of ", ranks_text(mesh),
                        ": each replica is one rank, so nothing is sharded"));

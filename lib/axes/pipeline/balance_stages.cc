@@ -151,7 +151,7 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
 }
 
 std::vector<double> layer_loads(const ModelDescription& model, PipelineBalance balance) {
-  require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
+  require(model.mode == GraphMode::kTrain, "a pipeline is balanced by what training costs");
   std::vector<double> loads;
   std::map<int64_t, double> weight_of_graph;
   for (const Layer& layer : model.layers) {

@@ -10,7 +10,7 @@ std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& u
                                                                    const StateOptions& options,
                                                                    const GroupCollection& groups) {
   std::map<GroupId, std::vector<UnitRange>> parts;
-  for (const Slice& slice : unit.slices) {
+  for (const TensorSlice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);
     if (tensor.copies == 1 || !tensor.partial_gradient) continue;
     const bool all = tensor.copies == options.tensor.count;
@@ -24,7 +24,7 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
                                                     const ModelDescription& model) {
   if (!unit.trainable) return {};
   std::vector<GradientNormRange> ranges;
-  for (const Slice& slice : unit.slices) {
+  for (const TensorSlice& slice : unit.slices) {
     const int copies = model.tensor(slice.tensor).copies;
     if (!ranges.empty() && ranges.back().copies == copies) continue;
     const int64_t begin = ranges.empty() ? 0 : slice.position_in_unit;
@@ -35,7 +35,7 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
   return ranges;
 }
 
-BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {
+BlockMap block_map(const TensorInfo& tensor, const TensorSlice& slice, int rank) {
   const Box part = local_part(tensor, rank);
   BlockMap map{.offset = slice.offset};
   int64_t inner = 1;

@@ -33,6 +33,6 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
                                                     const ModelDescription& model);
 
 /// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.
-BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
+BlockMap block_map(const TensorInfo& tensor, const TensorSlice& slice, int rank);
 
 }  // namespace ftrun

@@ -80,7 +80,7 @@ T* advanced(T* p, int64_t elements, DType dtype) {
   return p == nullptr ? nullptr : static_cast<Byte*>(p) + elements * dtype_bytes(dtype);
 }
 
-FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
+FlatUpdateRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
   return {.parameters = advanced(u.parameters, begin, u.parameter_dtype),
           .gradients = advanced(u.gradients, begin, u.gradient_dtype),
@@ -89,7 +89,7 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
           .copy = advanced(u.copy, begin, u.copy_dtype),
           .copy_type = flat_type(u.copy_dtype, "copies of parameters"),
           .count = end - begin,
-          .first_index = u.first_index + begin,
+          .first_element = u.first_element + begin,
           .rounding_key = rounding_key};
 }
 
@@ -103,7 +103,7 @@ void run_8bit_update(const FlatUpdate& u, const OptimizerConfig& config, const S
                 last = tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1;
   with_rule(config, scalars, [&](const auto& rule) {
     parallel_ranges(last - first, kFlatGrain / kCodeBlock, [&](int64_t begin, int64_t end) {
-      FlatRange range = part_of(u, 0, u.count, scalars.rounding_key);
+      FlatUpdateRange range = part_of(u, 0, u.count, scalars.rounding_key);
       std::copy(u.scales.begin(), u.scales.end(), range.scales);
       std::copy(u.new_scales.begin(), u.new_scales.end(), range.new_scales);
       range.blocks = u.blocks;
@@ -172,7 +172,7 @@ uint64_t rounding_key(uint64_t seed, int64_t step) {
 
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars) {
-  require(update.first_index >= 0, "the first index of an update is at least 0");
+  require(update.first_element >= 0, "the first element of an update is at least 0");
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
   if (used.state_dtype == DType::kU8)

@@ -128,7 +128,7 @@ void multiply_onednn(OneDnnGemm function, const MatmulCall<S, float>& p) {
   if (status != kOneDnnSuccess)
     throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),
                 "raise the memory limit (ulimit -v), let the process have memory that it may "
-                "execute, or set kernels.products to mkl");
+                "execute, or set kernels.products: mkl");
 }
 
 // --- OpenBLAS: the C interface of BLAS, in the wheel with a prefix before its names. ---

@@ -216,7 +216,7 @@ class PanelMatmul {
   OperandBlocks<S> a_;
   Blocks b_;
   T* c_;
-  /// The library reads the operands in their stored type.
+  /// Says whether the library reads the operands in their stored type.
   bool direct_ = false;
 };
 

@@ -65,8 +65,8 @@ inline constexpr int kFlatTypes = 3;
 /// The number of types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// FlatRange is the part of a FlatUpdate that one call of a kernel works on.
-struct FlatRange {
+/// FlatUpdateRange is the part of a FlatUpdate that one call of a kernel works on.
+struct FlatUpdateRange {
   void* parameters;
   const void* gradients;
   /// The optimizer's states; null after the last.
@@ -82,15 +82,15 @@ struct FlatRange {
   FlatType copy_type;
   int64_t count;
   /// The index of element 0 among all parameters that a tensor-parallel rank uses
-  /// (FlatUpdate::first_index), and the key of the step. The random bits of the stochastic rounding
-  /// of bf16 state depend only on these two.
-  int64_t first_index;
+  /// (FlatUpdate::first_element), and the key of the step. The random bits of the stochastic
+  /// rounding of bf16 state depend only on these two.
+  int64_t first_element;
   uint64_t rounding_key;
 };
 
 /// UpdateKernel runs one step of an optimizer. Tables of it are indexed by the types of parameters,
 /// gradients and states; an entry is null where a rule does not have that many states.
-using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
+using UpdateKernel = void (*)(const FlatUpdateRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };

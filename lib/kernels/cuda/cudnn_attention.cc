@@ -274,7 +274,7 @@ CudnnAttention::CudnnAttention(const CudnnApi& api, bool required, int64_t part_
     throw Error(ExitCode::kEnvironment,
                 cat("cuDNN cannot compute attention: it is version ", cudnn_version_text(found)),
                 cat("install a cuDNN 9 of version ", cudnn_version_text(kMinVersion),
-                    " or later, or set kernels.attention to own"));
+                    " or later, or set kernels.attention: own"));
   check(api_, api_.create(&handle_), "opening cuDNN");
 }
 

@@ -239,7 +239,7 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) c
   throw Error(
       ExitCode::kUnsupported,
       cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
-      "set kernels.attention to own");
+      "set kernels.attention: own");
 }
 
 }  // namespace ftrun::cuda

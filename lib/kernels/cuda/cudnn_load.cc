@@ -12,7 +12,7 @@ constexpr const char* kLibrary = "libcudnn.so.9";
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
               "install cuDNN 9 (nvidia-cudnn-cu13) next to ftrun's Python packages, or set "
-              "kernels.attention to own");
+              "kernels.attention: own");
 }
 
 template <class Function>

@@ -66,7 +66,7 @@ DeviceInfo device_info(int index) {
     const char* const why = found == cudaSuccess ? "it has no GPU" : cudaGetErrorString(found);
     throw Error(ExitCode::kEnvironment,
                 cat("the config requests GPU ", index, ", but CUDA cannot use this machine: ", why),
-                "check that nvidia-smi shows the GPU, or set \"device\": \"cpu\"");
+                "check that nvidia-smi shows the GPU, or set device: cpu");
   }
   if (index < 0 || index >= count)
     throw Error(ExitCode::kEnvironment,
@@ -91,7 +91,7 @@ DeviceInfo device_info(int index) {
     throw Error(ExitCode::kUnsupported,
                 cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major,
                     ".", info.compute_minor, "; the kernels need 8.0 (Ampere) or later"),
-                "set \"device\": \"cpu\"");
+                "set device: cpu");
   return info;
 }
 
@@ -137,7 +137,7 @@ class CudaKernels final : public DeviceKernels {
       const DeviceMemory left = this->memory();
       throw Error(
           ExitCode::kEnvironment,
-          cat("GPU ", info_.index, " (", info_.name, ") cannot give ", human_bytes(bytes), ": ",
+          cat("GPU ", info_.index, " (", info_.name, ") cannot allocate ", human_bytes(bytes), ": ",
               human_bytes(left.free_bytes), " of ", human_bytes(left.total_bytes), " are free"),
           "use a smaller micro-batch or sequence, or check with nvidia-smi what else runs there");
     }
@@ -311,7 +311,7 @@ class CudaKernels final : public DeviceKernels {
     require_state(update.parameter_dtype, "parameters");
     if (update.state_dtype != DType::kU8) require_state(update.state_dtype, "moments");
     require(scalars != nullptr, "step scalars are given");
-    require(update.first_index >= 0, "the first index of an update is at least 0");
+    require(update.first_element >= 0, "the first element of an update is at least 0");
     if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");
   }
 

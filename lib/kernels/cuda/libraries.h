@@ -13,7 +13,7 @@ struct Libraries {
   Matmul& matmul;
   /// cuDNN's attention; null: our kernels compute all attention.
   CudnnAttention* cudnn = nullptr;
-  /// Sequences may hold several documents (AttentionOptions::documents).
+  /// Says whether sequences may hold several documents (AttentionOptions::documents).
   bool documents = false;
 };
 

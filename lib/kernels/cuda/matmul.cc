@@ -87,9 +87,9 @@ void Matmul::run(const MatmulArguments& p, cudaStream_t stream) {
       "a matrix multiplication");
 }
 
-void Matmul::run_in_whole_rows(const MatmulArguments& p, Rows rows, cudaStream_t stream) {
+void Matmul::run_in_whole_rows(const MatmulArguments& p, HeadRowsExtent rows, cudaStream_t stream) {
   const auto extent = [rows](MatmulArguments& of) -> int64_t& {
-    return rows == Rows::kM ? of.m : rows == Rows::kN ? of.n : of.k;
+    return rows == HeadRowsExtent::kM ? of.m : rows == HeadRowsExtent::kN ? of.n : of.k;
   };
   MatmulArguments whole = p;
   whole.a_stride = a_stride_of(p);
@@ -101,15 +101,17 @@ void Matmul::run_in_whole_rows(const MatmulArguments& p, Rows rows, cudaStream_t
   extent(whole) = first;
   extent(rest) = all - first;
   // The number of elements from row or column 0 of an operand to row or column `first`.
-  const int64_t along_a = p.transpose_a == (rows == Rows::kM) ? first : first * whole.a_stride;
-  const int64_t along_b = p.transpose_b == (rows == Rows::kK) ? first : first * whole.b_stride;
-  if (rows != Rows::kN) rest.a = element(p.a, p.dtype, along_a);
-  if (rows != Rows::kM) rest.b = element(p.b, p.dtype, along_b);
-  if (rows == Rows::kK)
+  const int64_t along_a =
+      p.transpose_a == (rows == HeadRowsExtent::kM) ? first : first * whole.a_stride;
+  const int64_t along_b =
+      p.transpose_b == (rows == HeadRowsExtent::kK) ? first : first * whole.b_stride;
+  if (rows != HeadRowsExtent::kN) rest.a = element(p.a, p.dtype, along_a);
+  if (rows != HeadRowsExtent::kM) rest.b = element(p.b, p.dtype, along_b);
+  if (rows == HeadRowsExtent::kK)
     rest.beta = 1.0F;
   else
     rest.c = const_cast<void*>(
-        element(p.c, p.out_dtype, rows == Rows::kN ? first : first * whole.c_stride));
+        element(p.c, p.out_dtype, rows == HeadRowsExtent::kN ? first : first * whole.c_stride));
   run(whole, stream);
   run(rest, stream);
 }

@@ -43,13 +43,15 @@ class Matmul {
 
   void run(const MatmulArguments& arguments, cudaStream_t stream);
 
-  /// Rows names the extent of a multiplication that is the number of rows of the head's matrix.
-  enum class Rows { kM, kN, kK };
+  /// HeadRowsExtent names the extent of a multiplication that is the number of rows of the head's
+  /// matrix.
+  enum class HeadRowsExtent { kM, kN, kK };
   /// Runs the multiplication as two if its extent `rows`, the rows of the head's matrix, is not a
   /// multiple of 8: cuBLAS has no fast kernels for other extents, regardless of the strides (8B's
   /// head after one token was added, on an H100: 42 ms instead of 5.5). The second one has fewer
   /// than kWholeRows rows, and is added to the first if `rows` is kK.
-  void run_in_whole_rows(const MatmulArguments& arguments, Rows rows, cudaStream_t stream);
+  void run_in_whole_rows(const MatmulArguments& arguments, HeadRowsExtent rows,
+                         cudaStream_t stream);
 
  private:
   void use(cudaStream_t stream);

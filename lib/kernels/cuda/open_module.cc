@@ -26,7 +26,7 @@ Module load_module() {
     throw Error(
         ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", why),
         "build ftrun again on this machine (it needs cuBLAS and the CUDA runtime of version "
-        "13), or set \"device\": \"cpu\"");
+        "13), or set device: cpu");
   const Module entries{reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry)),
                        reinterpret_cast<CudaCountEntry>(::dlsym(module, kCudaCountEntry))};
   if (entries.open == nullptr || entries.count == nullptr)

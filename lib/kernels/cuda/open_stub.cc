@@ -7,7 +7,7 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
   throw Error(
       ExitCode::kUnsupported,
       cat("the config requests GPU ", index, ", but this ftrun was built without CUDA"),
-      "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set \"device\": \"cpu\"");
+      "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set device: cpu");
 }
 
 int count_cuda_devices() {

@@ -138,7 +138,7 @@ struct UpdatePointers {
   /// Null, or of copy_dtype.
   void* copy;
   DType copy_dtype;
-  int64_t count, first_index;
+  int64_t count, first_element;
 
   template <int V>
   __device__ void store_copy(int64_t i, const Floats<V>& values) const {
@@ -162,7 +162,7 @@ __global__ void update_elements(UpdatePointers<P, G, M> pointers, const StepScal
   const uint64_t rounding_key = scalars->rounding_key;
   for_elements<V>(pointers.count, [&](int64_t i) {
     Noise<kRounds<P> || kRounds<M>, V> noise;
-    noise.draw(rounding_key, pointers.first_index + i);
+    noise.draw(rounding_key, pointers.first_element + i);
     Floats<V> param = load<V>(pointers.p + i), states[kMaxOptimizerStates];
 #pragma unroll
     for (int s = 0; s < States; ++s) states[s] = load<V>(pointers.states[s] + i);
@@ -213,7 +213,7 @@ void with_pointers(const FlatUpdate& u, Body body) {
             u.copy,
             u.copy_dtype,
             u.count,
-            u.first_index};
+            u.first_element};
         if (fit)
           body(pointers, std::integral_constant<int, 4>{});
         else
@@ -279,7 +279,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, Blocks8bit 
     float kept[kStates] = {};
     if (inside) {
       Noise<kRounds<P>, 1> noise;
-      noise.draw(rounding_key, pointers.first_index + i);
+      noise.draw(rounding_key, pointers.first_element + i);
       Floats<1> param = load<1>(pointers.p + i);
 #pragma unroll
       for (int s = 0; s < kStates; ++s)
@@ -351,7 +351,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
           u.copy,
           u.copy_dtype,
           u.count,
-          u.first_index};
+          u.first_element};
       launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
              update_codes<Rule, P, G, kOnlyScales>, pointers, blocks_of, scalars, config);
     });

@@ -16,7 +16,7 @@ void check_head_size(int64_t head_size) {
     throw Error(
         ExitCode::kUnsupported,
         cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
-        cat("use a model whose heads have at most ", kMaxHeadSize, ", or set \"device\": \"cpu\""));
+        cat("use a model whose heads have at most ", kMaxHeadSize, ", or set device: cpu"));
 }
 
 /// Requires that the GPU has enough shared memory for our kernels. Of the GPUs for which they are
@@ -41,7 +41,7 @@ void check_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
           " needs ", needed.bytes, " bytes of shared memory per block (", needed.text, "); ",
           gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
           gpu.block_shared_bytes),
-      "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+      "train this model on a GPU of compute capability 8.0 or 9.0, or set device: cpu");
 }
 
 Attention attention_of(const Operation& op, bool backward) {

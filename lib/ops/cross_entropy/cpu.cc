@@ -34,8 +34,8 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// The rows of x lie in the workspace, because the tokens are not neighbors, or because 16-bit
-    /// rows were widened.
+    /// Says whether the rows of x lie in the workspace, because the tokens are not neighbors, or
+    /// because 16-bit rows were widened.
     bool gathered;
     /// The rows of x. `rows` if multiplications compute in T, `stored_rows` if bf16 is multiplied
     /// as it is stored; the other one is null.
@@ -46,7 +46,7 @@ class Head {
   /// Prepares the head; `bias` is null where there is none or the operation makes no logits;
   /// `results` says which results of the operation are dw and the bias' gradient.
   Head(const OpCall& call, const CrossEntropyWorkspace& layout, bool gradients, T* logits,
-       const S* bias, const HeadGradients& results)
+       const S* bias, const HeadGradientIndices& results)
       : call_(call),
         bias_(bias),
         results_(results),
@@ -69,7 +69,7 @@ class Head {
   int32_t* counted() const { return call_.workspace<int32_t>(layout_.counted); }
 
   /// Returns the bytes of dw's elements.
-  static int64_t gradient_bytes(const OpCall& call, const HeadGradients& results) {
+  static int64_t gradient_bytes(const OpCall& call, const HeadGradientIndices& results) {
     int64_t bytes = sizeof(S);
     if (results.weight > 0)
       call.with_gradient<S>(results.weight, [&]<class G>(G*) { bytes = sizeof(G); });
@@ -286,7 +286,7 @@ class Head {
 
   const OpCall& call_;
   const S* bias_;
-  HeadGradients results_;
+  HeadGradientIndices results_;
   int64_t tokens_, hidden_, vocabulary_;
   CrossEntropyWorkspace layout_;
   const S* x_;
@@ -294,7 +294,7 @@ class Head {
   const int32_t* labels_;
   S* dx_;
   T* logits_;
-  /// bf16 is multiplied as it is stored.
+  /// Says whether bf16 is multiplied as it is stored.
   bool direct_ = false;
 };
 
@@ -439,7 +439,7 @@ class LinearCrossEntropy {
 
   const OpCall& call_;
   bool gradients_;
-  HeadGradients results_;
+  HeadGradientIndices results_;
   CrossEntropyWorkspace layout_;
   Head<S> head_;
   LogitCap<T> cap_;
@@ -455,7 +455,7 @@ struct VocabularyChunk {
   using T = Compute<S>;
 
   VocabularyChunk(const OpCall& call, int64_t chunk_tokens, T* logits, const S* bias,
-                  const HeadGradients& results)
+                  const HeadGradientIndices& results)
       : attrs(call.attrs<VocabularyAttrs>()),
         tokens(chunk_tokens),
         layout(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),

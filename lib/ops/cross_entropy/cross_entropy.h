@@ -72,15 +72,15 @@ struct VocabularyAttrs {
   bool operator==(const VocabularyAttrs&) const = default;
 };
 
-/// HeadGradients holds the indices of the parameters' gradients among the results; 0: there is
-/// none.
-struct HeadGradients {
+/// HeadGradientIndices holds the indices of the parameters' gradients among the results; 0: there
+/// is none.
+struct HeadGradientIndices {
   size_t weight = 0, bias = 0;
 };
 /// Finds the indices in linear_cross_entropy.
-HeadGradients head_gradients_of(const Op& op);
+HeadGradientIndices head_gradients_of(const Op& op);
 /// Finds the indices in vocabulary_cross_entropy.
-HeadGradients vocabulary_gradients_of(const Op& op);
+HeadGradientIndices vocabulary_gradients_of(const Op& op);
 
 namespace ops {
 /// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it

@@ -18,9 +18,10 @@ struct LogitGradients {
   const void* data;
   /// The number of elements from one row to the next.
   int64_t stride;
-  /// The gradients of parameters are added to their buffers. False: they overwrite them.
+  /// Says whether the gradients of parameters are added to their buffers. False: they overwrite
+  /// them.
   bool adds;
-  HeadGradients results;
+  HeadGradientIndices results;
   /// F32[kGpuBiasParts, V], where the bias has a gradient.
   void* bias_sums;
 };
@@ -65,7 +66,7 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
                               .a_stride = g.stride,
                               .dtype = op.dtype(),
                               .out_dtype = dw_dtype},
-                             Matmul::Rows::kM, op.stream());
+                             Matmul::HeadRowsExtent::kM, op.stream());
   }
   matmul.run_in_whole_rows({.m = g.count,
                             .n = hidden,
@@ -76,7 +77,7 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
                             .a_stride = g.stride,
                             .dtype = op.dtype(),
                             .out_dtype = op.dtype()},
-                           Matmul::Rows::kK, op.stream());
+                           Matmul::HeadRowsExtent::kK, op.stream());
 }
 
 /// Returns the memory for partial sums of the gradient of the bias; null if the bias has none.
@@ -135,7 +136,7 @@ class LinearCrossEntropy {
                                .c_stride = place_.row,
                                .dtype = op_.dtype(),
                                .out_dtype = op_.dtype()},
-                              Matmul::Rows::kN, op_.stream());
+                              Matmul::HeadRowsExtent::kN, op_.stream());
     softmax_loss(op_.dtype(),
                  {.logits = logits_,
                   .labels = labels,
@@ -171,12 +172,12 @@ class LinearCrossEntropy {
   Matmul& matmul_;
   const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
-  HeadGradients results_;
+  HeadGradientIndices results_;
   GpuHeadWorkspace place_;
   void* logits_;
 };
 
-VocabularyRows vocabulary_rows(const Operation& op, int64_t rows) {
+VocabularyChunkArguments vocabulary_rows(const Operation& op, int64_t rows) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
   const int64_t vocabulary = op.in_dims(1)[0];
   return {.labels = op.ints_in(2) + attrs.first_token,
@@ -197,7 +198,7 @@ void run_linear_cross_entropy(const Operation& op, const Libraries& libraries) {
 }
 
 void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
-  VocabularyRows rows = vocabulary_rows(op, op.out_dims(0)[0]);
+  VocabularyChunkArguments rows = vocabulary_rows(op, op.out_dims(0)[0]);
   rows.logits = op.floats_out(0);
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
@@ -221,24 +222,24 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
                                       .beta = bias ? 1.0F : 0.0F,
                                       .dtype = op.dtype(),
                                       .out_dtype = DType::kF32},
-                                     Matmul::Rows::kN, op.stream());
+                                     Matmul::HeadRowsExtent::kN, op.stream());
   vocabulary_statistics(rows, op.floats_out(1), op.stream());
 }
 
 void run_vocabulary_cross_entropy(const Operation& op, const Libraries& libraries) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
-  VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
+  VocabularyChunkArguments rows = vocabulary_rows(op, op.in_dims(3)[0]);
   // The kernel reads these logits and, with gradients, writes them.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  const HeadGradients results = vocabulary_gradients_of(op.op());
+  const HeadGradientIndices results = vocabulary_gradients_of(op.op());
   const GpuHeadWorkspace layout = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
                                                            results.bias > 0 ? rows.vocabulary : 0);
   op.require_workspace(layout.bytes);
   auto* const losses = op.workspace<double>(layout.losses);
   int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(layout.correct);
   vocabulary_loss(op.dtype(),
-                  {.of = rows,
+                  {.chunk = rows,
                    .statistics = op.floats_in(4),
                    .ranks = attrs.ranks,
                    .losses = losses,

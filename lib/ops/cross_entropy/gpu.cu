@@ -271,7 +271,7 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, const in
 
 }  // namespace
 
-void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
+void softmax_loss(DType dtype, const SoftmaxLossArguments& s, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
@@ -283,12 +283,13 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
   });
 }
 
-void add_losses(const AddLosses& a, cudaStream_t stream) {
+void add_losses(const AddLossesArguments& a, cudaStream_t stream) {
   launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.correct, a.rows, a.loss,
          a.first_label, a.end_label);
 }
 
-void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
+void vocabulary_statistics(const VocabularyChunkArguments& v, float* statistics,
+                           cudaStream_t stream) {
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
     launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
@@ -296,13 +297,13 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
   });
 }
 
-void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
+void vocabulary_loss(DType dtype, const VocabularyLossArguments& l, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
-           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
-           l.of.own_rows, l.of.first_row, l.of.all_rows, l.ranks, LogitCap{l.of.softcap},
-           l.scalars);
+    launch({blocks(l.chunk.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.chunk.logits,
+           l.chunk.labels, l.statistics, l.chunk.label_logit, l.losses, l.correct,
+           l.chunk.vocabulary, l.chunk.own_rows, l.chunk.first_row, l.chunk.all_rows, l.ranks,
+           LogitCap{l.chunk.softcap}, l.scalars);
   });
 }
 

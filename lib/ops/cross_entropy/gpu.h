@@ -11,9 +11,9 @@
 // activations, F32, BF16 or F16.
 namespace ftrun::cuda {
 
-/// SoftmaxLoss holds the arguments of softmax_loss(), which computes the losses of rows and, if
-/// wanted, the gradients of their logits.
-struct SoftmaxLoss {
+/// SoftmaxLossArguments holds the arguments of softmax_loss(), which computes the losses of rows
+/// and, if wanted, the gradients of their logits.
+struct SoftmaxLossArguments {
   /// The logits [rows, vocabulary], with row_stride elements from one row to the next; with
   /// gradients it becomes (softmax - onehot) * token_loss_factor, 0 for masked rows.
   void* logits;
@@ -28,10 +28,10 @@ struct SoftmaxLoss {
   float softcap;
   const StepScalars* scalars;
 };
-void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
-/// AddLosses holds the arguments of add_losses(): loss[0] += sum of the losses, loss[1] += sum of
-/// `correct`, or, where that is null, the number of labels in [first_label, end_label).
-struct AddLosses {
+void softmax_loss(DType dtype, const SoftmaxLossArguments& s, cudaStream_t stream);
+/// AddLossesArguments holds the arguments of add_losses(): loss[0] += sum of the losses, loss[1] +=
+/// sum of `correct`, or, where that is null, the number of labels in [first_label, end_label).
+struct AddLossesArguments {
   const double* losses;
   const int32_t* labels;
   const int32_t* correct;
@@ -39,11 +39,11 @@ struct AddLosses {
   double* loss;
   int64_t first_label, end_label;
 };
-void add_losses(const AddLosses& a, cudaStream_t stream);
-/// VocabularyRows describes a chunk of the head on one of several ranks. The rank has rows
-/// [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first own_rows
-/// are padding.
-struct VocabularyRows {
+void add_losses(const AddLossesArguments& a, cudaStream_t stream);
+/// VocabularyChunkArguments describes a chunk of the head on one of several ranks. The rank has
+/// rows [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first
+/// own_rows are padding.
+struct VocabularyChunkArguments {
   const int32_t* labels;
   /// The logits F32[rows, vocabulary].
   float* logits;
@@ -56,10 +56,11 @@ struct VocabularyRows {
 };
 /// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to
 /// the logits of other rows, in place.
-void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
-/// VocabularyLoss holds the arguments of vocabulary_loss().
-struct VocabularyLoss {
-  VocabularyRows of;
+void vocabulary_statistics(const VocabularyChunkArguments& v, float* statistics,
+                           cudaStream_t stream);
+/// VocabularyLossArguments holds the arguments of vocabulary_loss().
+struct VocabularyLossArguments {
+  VocabularyChunkArguments chunk;
   /// The statistics of all ranks, F32[ranks * rows, 2].
   const float* statistics;
   int64_t ranks;
@@ -70,6 +71,6 @@ struct VocabularyLoss {
 };
 /// Computes the loss; if it makes gradients, a row of logits becomes (softmax - onehot) *
 /// token_loss_factor, 0 for masked rows, in `dtype` from the row's first byte on.
-void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
+void vocabulary_loss(DType dtype, const VocabularyLossArguments& l, cudaStream_t stream);
 
 }  // namespace ftrun::cuda

@@ -33,7 +33,7 @@ struct HeadBytes {
 };
 
 /// Returns the bytes of a head whose gradients are `results`; all of them have one dtype.
-HeadBytes head_bytes(const LayerGraph& graph, const Op& op, const HeadGradients& results) {
+HeadBytes head_bytes(const LayerGraph& graph, const Op& op, const HeadGradientIndices& results) {
   const int64_t element = dtype_bytes(graph.at(op.in[0]).dtype);
   const size_t gradient = results.weight > 0 ? results.weight : results.bias;
   return {element, gradient > 0 ? dtype_bytes(graph.at(op.out[gradient]).dtype) : element};
@@ -46,10 +46,10 @@ struct HeadPasses {
   /// Bytes of a logit.
   double logit;
   HeadBytes bytes;
-  /// The head has a bias.
+  /// Says whether the head has a bias.
   bool bias = false;
-  /// The passes are those of a GPU. There, a separate pass first writes the bias to the logits and
-  /// the multiplication adds to it; on a CPU, the pass of the losses adds the bias.
+  /// Says whether the passes are those of a GPU. There, a separate pass first writes the bias to
+  /// the logits and the multiplication adds to it; on a CPU, the pass of the losses adds the bias.
   bool on_gpu = false;
   double chunks = 1;
 
@@ -83,7 +83,7 @@ struct HeadPasses {
   }
   /// Adds the passes of the gradients of those parameters that have one. `reads` is the number of
   /// chunks that add to an existing gradient.
-  void add_gradients(OpWork& work, const HeadGradients& results, double reads) const {
+  void add_gradients(OpWork& work, const HeadGradientIndices& results, double reads) const {
     const double row = (chunks + reads) * vocabulary * static_cast<double>(bytes.gradient);
     if (results.weight > 0)
       work.add({.flops = matmul_flops(), .bytes = x_bytes() + logit_bytes() + hidden * row});
@@ -94,14 +94,14 @@ struct HeadPasses {
 
 /// Returns the passes over `tokens` of the operands x and w, without chunks.
 HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int64_t logit_bytes,
-                     const HeadGradients& results) {
+                     const HeadGradientIndices& results) {
   const Dims& w = graph.at(op.in[1]).dims;
   return {.tokens = static_cast<double>(tokens),
           .hidden = static_cast<double>(w[1]),
           .vocabulary = static_cast<double>(w[0]),
           .logit = static_cast<double>(logit_bytes),
           .bytes = head_bytes(graph, op, results),
-          .on_gpu = graph.dtypes.kernels == Kernels::kGpu};
+          .on_gpu = graph.dtypes.kernels == KernelDevice::kGpu};
 }
 
 /// Counts the transcendental functions of a logit: exp for the softmax, tanh for a softcap, and one
@@ -113,9 +113,9 @@ double transcendentals_of(double softcap, bool with_gradients) {
 OpWork linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  const HeadGradients results = head_gradients_of(op);
+  const HeadGradientIndices results = head_gradients_of(op);
   const auto [element, gradient] = head_bytes(graph, op, results);
-  const bool on_gpu = graph.dtypes.kernels == Kernels::kGpu;
+  const bool on_gpu = graph.dtypes.kernels == KernelDevice::kGpu;
   HeadPasses head = passes_of(graph, op, x[0], on_gpu ? element : wide_bytes(element), results);
   head.bias = op.in.size() > 3;
   const int64_t chunk =
@@ -142,7 +142,7 @@ OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
 OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
-  const HeadGradients results = vocabulary_gradients_of(op);
+  const HeadGradientIndices results = vocabulary_gradients_of(op);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), results);
   if (!attrs.with_gradients)
     return MemoryPass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
@@ -263,13 +263,13 @@ void end_chunk(GraphBuilder& g, const SplitHead& head, const SplitChunk& chunk) 
 
 }  // namespace
 
-HeadGradients head_gradients_of(const Op& op) {
+HeadGradientIndices head_gradients_of(const Op& op) {
   const bool biased = op.in.size() > 3;
   const size_t bias = biased ? 2 : 0, weight = biased ? 3 : 2;
   return {weight < op.out.size() ? weight : 0, bias < op.out.size() ? bias : 0};
 }
 
-HeadGradients vocabulary_gradients_of(const Op& op) {
+HeadGradientIndices vocabulary_gradients_of(const Op& op) {
   return {op.out.size() > 2 ? size_t{2} : 0, op.out.size() > 4 ? size_t{3} : 0};
 }
 

@@ -38,7 +38,7 @@ struct DoraAttrs {
     bool operator==(const ScaledColumns&) const = default;
   };
   std::vector<ScaledColumns> parts;
-  /// The bias is added (LinearAttrs::adds_bias).
+  /// Says whether the bias is added (LinearAttrs::adds_bias).
   bool adds_bias = true;
   bool operator==(const DoraAttrs&) const = default;
 };

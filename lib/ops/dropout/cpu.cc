@@ -22,17 +22,17 @@ namespace {
 
 /// Computes y = x minus the result of dropout, rounded as dropout rounds it; y may be x.
 template <class S>
-void dropout_rest(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
+void dropped_part(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
   constexpr int64_t kRoom = 256;
   std::array<S, kRoom> kept;
-  std::array<Compute<S>, kRoom> rest, less;
+  std::array<Compute<S>, kRoom> dropped, less;
   for (int64_t first = 0; first < count; first += kRoom) {
     const int64_t some = std::min(kRoom, count - first);
     vector_kernels<S>().dropout(x + first, kept.data(), row, first_column + first, some);
-    widen_elements(x + first, rest.data(), some);
+    widen_elements(x + first, dropped.data(), some);
     widen_elements(kept.data(), less.data(), some);
-    for (size_t i = 0; i < static_cast<size_t>(some); ++i) rest[i] -= less[i];
-    narrow_elements(rest.data(), y + first, some);
+    for (size_t i = 0; i < static_cast<size_t>(some); ++i) dropped[i] -= less[i];
+    narrow_elements(dropped.data(), y + first, some);
   }
 }
 
@@ -59,8 +59,8 @@ void dropout(const OpCall& call) {
             std::min(width - i, kColumnsPerDropoutKey - column % kColumnsPerDropoutKey);
         const DropoutKeys keys = dropout_keys(row_key, column);
         const int64_t at = n * width + i;
-        if (attrs.rest)
-          dropout_rest(x + at, y + at, {keys.low, keys.high, least_kept, scale}, column, count);
+        if (attrs.returns_dropped_part)
+          dropped_part(x + at, y + at, {keys.low, keys.high, least_kept, scale}, column, count);
         else
           vec.dropout(x + at, y + at, {keys.low, keys.high, least_kept, scale}, column, count);
         i += count;

@@ -23,8 +23,8 @@ struct DropoutAttrs {
   int64_t site = 0;
   /// The index of this rank's column 0 among the columns of all tensor-parallel ranks.
   int64_t first_column = 0;
-  /// The result is x - y, the part that dropout removes.
-  bool rest = false;
+  /// Says whether the result is x - y, the part that dropout removes.
+  bool returns_dropped_part = false;
   /// The number of ranks (LinearAttrs::gradient_ranks), if no linear layer reads x itself.
   int64_t gradient_ranks = 1;
   /// The shape of sequences: `sequence_length` tokens, of which the last `sequence_padding` are not

@@ -23,8 +23,8 @@ struct DropoutRows {
   int64_t layer, site, first_token, sequence_length, sequence_padding;
   uint32_t first_column, least_kept;
   float scale;
-  /// DropoutAttrs::rest.
-  bool rest;
+  /// DropoutAttrs::returns_dropped_part.
+  bool returns_dropped_part;
 };
 
 // Applies dropout to a row, one block per token; y may be x.
@@ -48,7 +48,7 @@ __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
       const uint32_t bits =
           dropout_bits(first + k < next_block ? begins : ends, static_cast<uint32_t>(first + k));
       const float kept = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
-      v[k] = rows.rest ? v[k] - rounded<T>(kept) : kept;
+      v[k] = rows.returns_dropped_part ? v[k] - rounded<T>(kept) : kept;
     }
     store(to + i, v);
   }
@@ -63,7 +63,7 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
                          .first_column = static_cast<uint32_t>(d.attrs.first_column),
                          .least_kept = least_kept_bits(d.attrs),
                          .scale = static_cast<float>(dropout_scale(d.attrs)),
-                         .rest = d.attrs.rest};
+                         .returns_dropped_part = d.attrs.returns_dropped_part};
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(d.width, d.x, d.y), [&](auto v) {

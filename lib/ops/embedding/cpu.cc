@@ -28,7 +28,7 @@ void embed(const OpCall& call) {
   const S* const table = call.in<S>(1);
   S* const x = call.out<S>(0);
   const int64_t table_rows = call.in_dims(1)[0];
-  const RowsAttrs rows = given_rows(call.op(), table_rows);
+  const EmbeddingRowsAttrs rows = given_rows(call.op(), table_rows);
   check_tokens(tokens, count, rows.all_rows);
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -88,10 +88,10 @@ void embed_wgrad(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const dx = call.in<S>(1);
   auto* const order = call.workspace<int32_t>();
-  const RowsAttrs rows = given_rows(call.op(), vocabulary);
+  const EmbeddingRowsAttrs rows = given_rows(call.op(), vocabulary);
   check_tokens(tokens, count, rows.all_rows);
   const int64_t found = sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary,
-                                    rows.without_gradient, order);
+                                    rows.token_without_gradient, order);
   call.with_gradient<S>(0, [&]<class G>(G* dtable) {
     if (!call.accumulate())
       parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {

@@ -15,7 +15,7 @@ struct Embed {
   void* x;
   /// The table has `table_rows` rows, from rows.first_row on.
   int64_t count, width, table_rows;
-  RowsAttrs rows;
+  EmbeddingRowsAttrs rows;
 };
 
 /// EmbedWgrad holds the arguments of embed_wgrad().
@@ -26,7 +26,7 @@ struct EmbedWgrad {
   DType gradient_dtype;
   int64_t count, width, vocabulary;
   /// The token of row 0, and the token whose row gets no gradient, or -1.
-  int64_t first_row, without_gradient;
+  int64_t first_row, token_without_gradient;
   bool accumulate;
   /// The workspace as gpu_embed_workspace() lays it out; null if that needs none.
   void* workspace;
@@ -300,7 +300,7 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
         auto* const dtable = static_cast<G*>(g.dtable);
         launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G, V>,
                g.tokens, dx, dtable, g.count, g.width, g.vocabulary, g.first_row,
-               g.without_gradient, g.accumulate, hot);
+               g.token_without_gradient, g.accumulate, hot);
         const unsigned tiles = blocks(divide_up(g.width, kThreads * V));
         launch({dim3(blocks(place.parts), tiles), kThreads, 0, stream}, add_parts<T, V>, dx,
                g.width, hot);
@@ -330,7 +330,7 @@ void run_embed_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto [dtable, dtype] = op.gradient(0);
   const int64_t scratch = gpu_embed_workspace(op.in_dims(0)[0], op.in_dims(1)[1]).bytes;
   if (scratch > 0) op.require_workspace(scratch);
-  const RowsAttrs rows = given_rows(op.op(), op.out_dims(0)[0]);
+  const EmbeddingRowsAttrs rows = given_rows(op.op(), op.out_dims(0)[0]);
   embed_wgrad(op.dtype(),
               {.tokens = op.ints_in(0),
                .dx = op.in(1),
@@ -340,7 +340,7 @@ void run_embed_wgrad(const Operation& op, const Libraries& /*libraries*/) {
                .width = op.in_dims(1)[1],
                .vocabulary = op.out_dims(0)[0],
                .first_row = rows.first_row,
-               .without_gradient = rows.without_gradient,
+               .token_without_gradient = rows.token_without_gradient,
                .accumulate = op.accumulate(),
                .workspace = scratch > 0 ? op.workspace<void>() : nullptr},
               op.stream());

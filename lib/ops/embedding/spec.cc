@@ -50,21 +50,21 @@ int64_t embed_wgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
 
 }  // namespace
 
-RowsAttrs given_rows(const Op& op, int64_t rows) {
-  return op.attrs.get_or(RowsAttrs{0, rows});
+EmbeddingRowsAttrs given_rows(const Op& op, int64_t rows) {
+  return op.attrs.get_or(EmbeddingRowsAttrs{0, rows});
 }
 
 void leave_out_row_gradient(Op& op, int64_t rows, int64_t token) {
   if (op.kind != OpKind::kEmbedWgrad) return;
-  RowsAttrs given = given_rows(op, rows);
-  given.without_gradient = token;
+  EmbeddingRowsAttrs given = given_rows(op, rows);
+  given.token_without_gradient = token;
   op.attrs = given;
 }
 
-ValueId ops::embed(GraphBuilder& g, ValueId tokens, ValueId table, const RowsAttrs& rows) {
+ValueId ops::embed(GraphBuilder& g, ValueId tokens, ValueId table, const EmbeddingRowsAttrs& rows) {
   const ValueId x = g.temp("embedding", {g.tokens(), g.at(table).dims[1]});
   OpAttrs attrs;
-  if (rows != RowsAttrs{}) attrs = rows;
+  if (rows != EmbeddingRowsAttrs{}) attrs = rows;
   g.emit(OpKind::kEmbed, {tokens, table}, {x}, std::move(attrs));
   return x;
 }

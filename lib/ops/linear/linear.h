@@ -28,11 +28,11 @@ struct LinearAttrs {
   /// multiplication): each rank computes a partial gradient with respect to x, which is summed over
   /// these ranks. 1: it is the whole gradient.
   int64_t gradient_ranks = 1;
-  /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
-  /// the results are summed.
+  /// Says whether this rank adds b. False: b is given and gets its gradient, but another rank adds
+  /// it, because the results are summed.
   bool adds_bias = true;
-  /// The weight w gets a gradient from this operation. False: it gets none, because another linear
-  /// operation of the layer has the same weight.
+  /// Says whether the weight w gets a gradient from this operation. False: it gets none, because
+  /// another linear operation of the layer has the same weight.
   bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;
 };

@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
 /// RowLayout describes how rms_norm_gradient_rows() distributes rows over threads. It depends only
 /// on their width and type.
 struct RowLayout {
-  /// A warp processes each row, and a block R = kPartLanes rows at a time; if false, the whole
-  /// block processes one row (R = 1).
+  /// Says whether a warp processes each row, and a block R = kPartLanes rows at a time; if false,
+  /// the whole block processes one row (R = 1).
   bool one_warp_per_row;
   int threads;
   /// The number C of packs of a row that a thread keeps in registers; 0 if the row does not fit.

@@ -41,12 +41,12 @@ struct NormAttrs {
 
 namespace ops {
 ValueId rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttrs& attrs);
-struct SumAndNorm {
+struct SumAndNormValues {
   ValueId sum;
   ValueId norm;
 };
-SumAndNorm add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
-                        const NormAttrs& attrs);
+SumAndNormValues add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
+                              const NormAttrs& attrs);
 /// Emits a layer_norm and returns y. weight[D] and bias[D] may be -1 for none; a bias without a
 /// weight is refused.
 ValueId layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, double epsilon);

@@ -87,8 +87,8 @@ ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttr
   return y;
 }
 
-ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
-                                  const NormAttrs& attrs) {
+ops::SumAndNormValues ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
+                                        const NormAttrs& attrs) {
   require(g.at(x).dims == g.at(r).dims, "the operands of add_rms_norm have one shape");
   require(g.at(x).dims[1] == g.at(weight).dims[0],
           "the weight of add_rms_norm is as wide as its input");

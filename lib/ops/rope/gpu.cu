@@ -98,7 +98,7 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
     throw Error(ExitCode::kUnsupported,
                 cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
                 cat("use a model whose heads have at most ", 2 * kMaxAngles,
-                    ", or set \"device\": \"cpu\""));
+                    ", or set device: cpu"));
   TableAngles angles{};
   for (int i = 0; i < half; ++i) {
     const RopeAngle& angle = attrs.angles[static_cast<size_t>(i)];

@@ -46,7 +46,7 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
     RankFixture fixture(config, model, there ? there->communicators : host,
                         there ? there->gpu.get() : nullptr);
     // Without the multiple, small gradients would be 0 in fp16.
-    if (config.fp16.enabled) fixture.gradient_multiple = 4096;
+    if (config.fp16.enabled) fixture.gradient_divisor = 4096;
     start.add(fixture.state.slices());
     TrainingOutcome own;
     train_steps(fixture, kMeshSteps, own);

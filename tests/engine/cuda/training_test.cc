@@ -38,7 +38,7 @@ std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
 /// Lists dtypes by "tensor.kind".
 std::map<std::string, DType> dtypes_of(const ModelState& state) {
   std::map<std::string, DType> dtypes;
-  for (const StateSlice& slice : state.slices())
+  for (const StateTensorSlice& slice : state.slices())
     dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
   return dtypes;
 }
@@ -76,7 +76,7 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   RankFixture there(on_gpu(config), testing::small_model(),
                     testing::communicators_of(*single_rank.group), gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
-  if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
+  if (config.fp16.enabled) here.gradient_divisor = there.gradient_divisor = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepRun a = here.train(step), b = there.train(step);
     REQUIRE(b.result.finite);

@@ -276,7 +276,7 @@ struct RoundedStep {
   int64_t count = 0;
   /// The index of the first element among all parameters. With it, the 70,000 elements draw from
   /// two sequences of random numbers.
-  int64_t first_index = 65'000;
+  int64_t first_element = 65'000;
 };
 
 struct RoundedResult {
@@ -308,7 +308,7 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
                .state_dtype = c.state,
                .copy_dtype = c.copy,
                .count = c.count,
-               .first_index = c.first_index};
+               .first_element = c.first_element};
   if (!on_gpu) {
     u.parameters = r.parameters.data();
     u.gradients = gradients.data();
@@ -419,7 +419,7 @@ TEST_CASE(
       part.states[1] = at(u.states[1], u.state_dtype);
       part.copy = at(u.copy, u.copy_dtype);
       part.count = count;
-      part.first_index = u.first_index + begin;
+      part.first_element = u.first_element + begin;
       gpu().optimizer_update(part, {}, ds.as<StepScalars>(), stream());
     }
   });
@@ -582,7 +582,7 @@ TEST_CASE(
     FAIL("no error");
   } catch (const Error& e) {
     REQUIRE(e.code() == ExitCode::kEnvironment);
-    REQUIRE_THAT(e.message(), Catch::Contains("cannot give") && Catch::Contains("are free"));
+    REQUIRE_THAT(e.message(), Catch::Contains("cannot allocate") && Catch::Contains("are free"));
   }
 }
 

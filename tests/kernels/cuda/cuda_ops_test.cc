@@ -77,7 +77,7 @@ TEST_CASE(
     for (const bool accumulate : {false, true}) {
       const std::vector<int32_t> tokens{3, 45, 45, 0, 119, 45, 3, 50};
       OperationCase c{OpKind::kEmbedWgrad,
-                      RowsAttrs{first, 120, 45},
+                      EmbeddingRowsAttrs{first, 120, 45},
                       {Operand::tokens(tokens), random({8, 24}, 2)},
                       {Operand::gradient(random_array({first == 0 ? 120 : 40, 24}, 3))}};
       c.accumulate = accumulate;
@@ -108,7 +108,7 @@ TEST_CASE(
     "them") {
   const std::vector<int32_t> tokens{3, 109, 60, 50, 3, 111, 64};
   for (const int64_t first : {0, 40, 80}) {
-    const RowsAttrs rows{first, 120};
+    const EmbeddingRowsAttrs rows{first, 120};
     require_agreement({OpKind::kEmbed,
                        rows,
                        {Operand::tokens(tokens), random({40, 24}, 1)},

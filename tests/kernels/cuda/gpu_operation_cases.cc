@@ -53,7 +53,7 @@ DType dtype_of(const Operand& operand, DTypes dtypes) {
 class GpuRun {
  public:
   GpuRun(const OperationCase& c, DTypes dtypes) : case_(c), dtypes_(dtypes) {
-    graph_.dtypes.kernels = Kernels::kGpu;
+    graph_.dtypes.kernels = KernelDevice::kGpu;
     for (const Operand& operand : c.in) in_.push_back(add(operand));
     for (size_t i = 0; i < c.out.size(); ++i)
       out_.push_back(i == 0 && c.in_place ? in_[*c.in_place] : add(c.out[i]));

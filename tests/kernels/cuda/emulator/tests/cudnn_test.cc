@@ -263,11 +263,11 @@ TEST_CASE("cudnn: attention without an engine that repeats its bits is refused b
   REQUIRE(
       refused({{{kNondeterministic}}}) ==
       "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
-      "tokens, backward: it has no deterministic engine\n  remedy: set kernels.attention to own");
+      "tokens, backward: it has no deterministic engine\n  remedy: set kernels.attention: own");
   REQUIRE(refused({{{}, kNotSupported}}) ==
           "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
           "tokens, backward: "
-          "NOT_SUPPORTED: the engine refuses\n  remedy: set kernels.attention to own");
+          "NOT_SUPPORTED: the engine refuses\n  remedy: set kernels.attention: own");
 }
 
 TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed with the GPU") {
@@ -302,7 +302,7 @@ TEST_CASE("cudnn: a version that is too old and a run that fails are reported") 
     REQUIRE(
         testing::error_text_of([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
         "cuDNN cannot compute attention: it is version 9.10.2\n"
-        "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
+        "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention: own");
   }
   REQUIRE(open_cuda_kernels(0)->library_use().chosen == "own");
   WithCudnn gpu;

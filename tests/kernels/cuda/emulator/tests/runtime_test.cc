@@ -271,7 +271,7 @@ TEST_CASE(
           "(192 rows of 256 x 2 bytes and 384); the emulator, on the host of compute "
           "capability 9.0 has 98000\n"
           "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set "
-          "\"device\": \"cpu\"");
+          "device: cpu");
   emulator::runtime().block_shared = 101376;
   REQUIRE_THAT(
       refusal({256, DType::kF32}, OpKind::kAttention),

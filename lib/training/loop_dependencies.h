@@ -140,9 +140,9 @@ class DataIdentity {
   virtual const std::string& training_fingerprint() const = 0;
 };
 
-/// LoopParts holds the objects that the training loop calls; tests replace them. They must outlive
-/// the loop.
-struct LoopParts {
+/// LoopDependencies holds the objects that the training loop calls; tests replace them. They must
+/// outlive the loop.
+struct LoopDependencies {
   /// Returns the batches of the coming steps in order (Loader::next).
   std::function<Loader::FetchedBatch()> next_step_batch;
   Stepper& stepper;

@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// SpaceNeeds describes what a run is going to write, before it begins.
-struct SpaceNeeds {
+/// DiskSpaceNeeds describes what a run is going to write, before it begins.
+struct DiskSpaceNeeds {
   /// The folder of the checkpoints, and the bytes of one checkpoint.
   std::string checkpoints;
   int64_t checkpoint_bytes = 0;
@@ -40,6 +40,6 @@ struct SpaceNeeds {
 /// checkpoint and the export fit, or if a file would be larger than this process may write. Space
 /// that the disk tier needs on the same file system does not count as free. Existing checkpoints
 /// are counted; the leftovers of a killed run, which the start will remove, count as free.
-std::string check_space(FileSystem& files, const SpaceNeeds& wanted);
+std::string check_disk_space(FileSystem& files, const DiskSpaceNeeds& wanted);
 
 }  // namespace ftrun

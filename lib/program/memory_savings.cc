@@ -1,4 +1,4 @@
-#include "program/savings.h"
+#include "program/memory_savings.h"
 
 #include <algorithm>
 #include <set>
@@ -162,10 +162,10 @@ bool brings_objections(const Config& changed, const std::set<std::string>& befor
 }
 
 /// Keeps the change with the largest saving for each key; among equals, the first in `sorted`.
-std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
+std::vector<MemorySaving> best_of_each_key(const std::vector<MemorySaving>& sorted) {
   std::set<std::string> seen;
-  std::vector<Saving> best;
-  for (const Saving& saving : sorted)
+  std::vector<MemorySaving> best;
+  for (const MemorySaving& saving : sorted)
     if (seen.insert(saving.change.substr(0, saving.change.find(':'))).second)
       best.push_back(saving);
   return best;
@@ -183,10 +183,10 @@ MemoryMeasure measure_of(Tier tier, const Config& config) {
   return measure_of(tier, /*shares_memory=*/config.device != DeviceKind::kCuda);
 }
 
-std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
-                                   const MemoryMeasure& measure) {
+std::vector<MemorySaving> memory_savings(const Config& config, const ModelConfig& model, int rank,
+                                         const MemoryMeasure& measure) {
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
-  std::vector<Saving> savings;
+  std::vector<MemorySaving> savings;
   const std::set<std::string> before = list_objections(config);
   for (const SettingChange& other : SettingChanges(config).release()) {
     if (brings_objections(other.config, before)) continue;
@@ -198,15 +198,16 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
     }
   }
   std::stable_sort(savings.begin(), savings.end(),
-                   [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
+                   [](const MemorySaving& a, const MemorySaving& b) { return a.bytes > b.bytes; });
   return best_of_each_key(savings);
 }
 
-std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking, size_t count) {
+std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lacking,
+                           size_t count) {
   constexpr int64_t kHelpfulShare = 10;
   const auto at_least = [&](int64_t bytes) {
     std::vector<std::string> parts;
-    for (const Saving& saving : savings)
+    for (const MemorySaving& saving : savings)
       if (saving.bytes >= bytes && parts.size() < count)
         parts.push_back(cat(saving.change, " saves ", human_bytes(saving.bytes)));
     return parts;

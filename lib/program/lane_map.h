@@ -7,10 +7,10 @@
 
 namespace ftrun {
 
-/// ByLane holds a value for each lane that was asked for. It searches a list, because most things
+/// LaneMap holds a value for each lane that was asked for. It searches a list, because most things
 /// have to do with one or two lanes.
 template <typename T>
-class ByLane {
+class LaneMap {
  public:
   /// Returns the value of a lane; adds a default one if there is none.
   T& of(Lane lane) {

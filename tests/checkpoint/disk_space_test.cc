@@ -1,4 +1,4 @@
-#include "checkpoint/space.h"
+#include "checkpoint/disk_space.h"
 
 #include <limits>
 #include <string>
@@ -19,8 +19,8 @@ constexpr int64_t kMiB = 1 << 20;
 
 /// Returns a run of 10 steps that saves a checkpoint of 100 MiB every 2 steps, keeps two, and
 /// exports 30 MiB.
-SpaceNeeds wanted_in(const TemporaryFolder& run) {
-  SpaceNeeds wanted;
+DiskSpaceNeeds wanted_in(const TemporaryFolder& run) {
+  DiskSpaceNeeds wanted;
   wanted.checkpoints = run / "checkpoints";
   wanted.checkpoint_bytes = 100 * kMiB;
   wanted.keep_last = 2;
@@ -32,13 +32,13 @@ SpaceNeeds wanted_in(const TemporaryFolder& run) {
 }
 
 /// Returns the message about `wanted` if `free` bytes are free.
-std::string space_message(const TemporaryFolder& run, const SpaceNeeds& wanted, int64_t free) {
+std::string space_message(const TemporaryFolder& run, const DiskSpaceNeeds& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
-  return check_space(files, wanted);
+  return check_disk_space(files, wanted);
 }
 
-std::string refused(const TemporaryFolder& run, const SpaceNeeds& wanted, int64_t free) {
+std::string refused(const TemporaryFolder& run, const DiskSpaceNeeds& wanted, int64_t free) {
   return require_error(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
               "needed, 129.00 MiB free");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
-  SpaceNeeds alone = wanted_in(run);
+  DiskSpaceNeeds alone = wanted_in(run);
   alone.export_bytes = 0;
   REQUIRE(space_message(run, alone, 300 * kMiB) == "");
   REQUIRE(space_message(run, alone, 100 * kMiB) != "");
@@ -82,7 +82,7 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
 
 TEST_CASE("checkpoints whose bytes exceed the largest number do not fit") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.keep_last = 0;
   wanted.every = 1;
   wanted.steps = 1'000'000'000;
@@ -97,7 +97,7 @@ TEST_CASE("checkpoints whose bytes exceed the largest number do not fit") {
 
 TEST_CASE("no more checkpoints are counted than the run will save") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.every = 0;  // one checkpoint, at the end
   REQUIRE(space_message(run, wanted, 130 * kMiB) == "");
   wanted.every = 8;  // and another one at step 8
@@ -114,7 +114,7 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
 
 TEST_CASE("checkpoints by minutes count as many as the run may save") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.every = 0;
   wanted.by_minutes = true;
   REQUIRE(space_message(run, wanted, 330 * kMiB) == "");  // two kept and the one in progress
@@ -131,7 +131,7 @@ TEST_CASE("checkpoints by minutes count as many as the run may save") {
 
 TEST_CASE("space that the disk tier uses on the same file system is not free") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.swap = run / "swap";
   wanted.swap_bytes = 500 * kMiB;
   REQUIRE(space_message(run, wanted, 830 * kMiB) == "");
@@ -164,7 +164,7 @@ TEST_CASE("existing checkpoints need no further space") {
 
 TEST_CASE("files that a killed run left and the start will remove count as free") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.checkpoint_bytes = 2 * kMiB;
   wanted.export_bytes = kMiB;
   wanted.every = 0;  // one checkpoint
@@ -184,14 +184,14 @@ TEST_CASE("files that a killed run left and the start will remove count as free"
 TEST_CASE("if the file system does not report its free space everything fits") {
   const MemoryFolder run;
   save_empty(run, 2);
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.checkpoint_bytes = int64_t{100} << 40;
   REQUIRE(space_message(run, wanted, kFreeUnknown) == "");
 }
 
 TEST_CASE("a file that is larger than this process may write is refused before the first step") {
   const MemoryFolder run;
-  SpaceNeeds wanted = wanted_in(run);
+  DiskSpaceNeeds wanted = wanted_in(run);
   wanted.largest_file_bytes = 50 * kMiB;
   wanted.file_size_limit = 50 * kMiB;
   REQUIRE(space_message(run, wanted, kFreeUnknown) == "");

@@ -1,4 +1,4 @@
-#include "report/load_watch.h"
+#include "report/cpu_load_watch.h"
 
 #include <sys/resource.h>
 
@@ -22,12 +22,12 @@ CpuTimes read_cpu_times_with_children() {
   return times;
 }
 
-LoadWatch::LoadWatch(int64_t ranks, Reader read)
+CpuLoadWatch::CpuLoadWatch(int64_t ranks, Reader read)
     : ranks_(ranks), read_(std::move(read)), begin_(read_()) {}
 
-LoadShares LoadWatch::shares() const {
+CpuLoadShares CpuLoadWatch::shares() const {
   const CpuTimes now = read_();
-  const MachineTimes& begin = begin_.machine;
+  const MachineCpuTimes& begin = begin_.machine;
   const double total_seconds = now.machine.total_seconds - begin.total_seconds;
   if (total_seconds <= 0) return {};
   const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);

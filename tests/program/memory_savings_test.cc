@@ -1,4 +1,4 @@
-#include "program/savings.h"
+#include "program/memory_savings.h"
 
 #include <algorithm>
 #include <string>
@@ -47,7 +47,7 @@ Keys advice(Keys keys, const Keys& batch = kBatch) {
   REQUIRE(resolution.ok());
   const auto total = [](const MemoryPlan& plan) { return plan.main_memory(); };
   Keys changes;
-  for (const Saving& saving : memory_savings(resolution.config, deep_model(), 0, total))
+  for (const MemorySaving& saving : memory_savings(resolution.config, deep_model(), 0, total))
     changes.push_back(saving.change);
   return changes;
 }
@@ -129,7 +129,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a remedy names the changes that save enough memory") {
-  const std::vector<Saving> savings{
+  const std::vector<MemorySaving> savings{
       {"a: 1", 300 << 20}, {"b: 1", 270 << 20}, {"c: 1", 100 << 20}, {"d: 1", 64 << 10}};
   const std::string all =
       "make one or more of these changes (savings per rank): a: 1 saves 300.00 MiB; b: 1 saves "
@@ -140,7 +140,8 @@ TEST_CASE("a remedy names the changes that save enough memory") {
 }
 
 TEST_CASE("if no change is enough, a remedy names those that save a tenth of the missing memory") {
-  const std::vector<Saving> savings{{"a: 1", 100 << 20}, {"b: 1", 30 << 20}, {"c: 1", 64 << 10}};
+  const std::vector<MemorySaving> savings{
+      {"a: 1", 100 << 20}, {"b: 1", 30 << 20}, {"c: 1", 64 << 10}};
   REQUIRE(savings_remedy(savings, 267 << 20) ==
           "make one or more of these changes (savings per rank): a: 1 saves 100.00 MiB; b: 1 saves "
           "30.00 MiB; each rank lacks 267.00 MiB, so none is enough alone");

@@ -1,4 +1,4 @@
-#include "inputs/row_lengths.h"
+#include "inputs/row_norms.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,9 +18,9 @@ void AdapterRows::read(int64_t o, int64_t first, int64_t last, std::span<double>
           static_cast<double>(a[static_cast<size_t>(k * inputs + i)]);
 }
 
-void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
-                 int64_t begin, std::span<double> out,
-                 const std::function<void(std::span<float>)>& as_read) {
+void row_norms(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
+               int64_t begin, std::span<double> out,
+               const std::function<void(std::span<float>)>& as_read) {
   constexpr int64_t kPart = int64_t{1} << 18;
   const int64_t inputs = adapter.inputs, at_once = std::max<int64_t>(1, kPart / inputs),
                 all = static_cast<int64_t>(out.size());

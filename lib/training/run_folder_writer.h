@@ -23,15 +23,15 @@
 
 namespace ftrun {
 
-/// Recorder writes everything that rank 0 reports about a run: metrics.jsonl, TensorBoard, CSV, the
-/// progress line, run.json, and the report at the end. Before start() it writes only the lock file
-/// to the run folder, so that a run whose model or data was refused can be started again in the
-/// same folder.
-class Recorder {
+/// RunFolderWriter writes everything that rank 0 reports about a run: metrics.jsonl, TensorBoard,
+/// CSV, the progress line, run.json, and the report at the end. Before start() it writes only the
+/// lock file to the run folder, so that a run whose model or data was refused can be started again
+/// in the same folder.
+class RunFolderWriter {
  public:
   /// Locks the run folder. Throws Error(kUsage) for a folder of another run, and
   /// Error(kEnvironment) for one that another process uses.
-  explicit Recorder(const TrainRequest& request);
+  explicit RunFolderWriter(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
   /// Returns the manifest of the folder's earlier run, if this run continues it.
@@ -42,8 +42,8 @@ class Recorder {
   void check_resumed_run(const RunManifest& now);
   /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
   /// checkpoint's own record.
-  void admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
-                        const RunManifest& now);
+  void check_resumed_checkpoint(const std::string& folder, const CheckpointMeta& saved,
+                                const RunManifest& now);
   /// Reports, and records for run.json, that training starts from the model's weights although a
   /// resume was requested.
   void record_new_start();

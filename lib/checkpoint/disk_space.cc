@@ -1,4 +1,4 @@
-#include "checkpoint/space.h"
+#include "checkpoint/disk_space.h"
 
 #include <sys/stat.h>
 
@@ -29,7 +29,7 @@ struct CheckpointCounts {
   int64_t additional = 0;
 };
 
-int64_t remaining_saves(const SpaceNeeds& wanted, int64_t done) {
+int64_t remaining_saves(const DiskSpaceNeeds& wanted, int64_t done) {
   if (wanted.steps == 0)
     return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
   if (done >= wanted.steps) return 0;
@@ -39,7 +39,7 @@ int64_t remaining_saves(const SpaceNeeds& wanted, int64_t done) {
   return wanted.steps / wanted.every - done / wanted.every + (last_is_extra ? 1 : 0);
 }
 
-CheckpointCounts count_checkpoints(const SpaceNeeds& wanted) {
+CheckpointCounts count_checkpoints(const DiskSpaceNeeds& wanted) {
   CheckpointCounts found;
   int64_t done = 0;
   for (const CheckpointEntry& entry : list_checkpoints(wanted.checkpoints)) {
@@ -59,7 +59,7 @@ CheckpointCounts count_checkpoints(const SpaceNeeds& wanted) {
 
 /// Computes the bytes of `count` checkpoints, at most kFreeUnknown, the size assumed for an unknown
 /// file system.
-int64_t bytes_of(int64_t count, const SpaceNeeds& wanted) {
+int64_t bytes_of(int64_t count, const DiskSpaceNeeds& wanted) {
   const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
   return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
 }
@@ -76,16 +76,17 @@ std::optional<dev_t> disk_of(std::string folder) {
   return info.st_dev;
 }
 
-std::string checkpoints_text(const SpaceNeeds& wanted, int64_t count) {
+std::string checkpoints_text(const DiskSpaceNeeds& wanted, int64_t count) {
   return cat(count_text(count, "checkpoint"), " of ", human_bytes(wanted.checkpoint_bytes));
 }
 
-std::string export_text(const SpaceNeeds& wanted) {
+std::string export_text(const DiskSpaceNeeds& wanted) {
   return cat("the exported model of ", human_bytes(wanted.export_bytes));
 }
 
 /// Describes the checkpoints that will be added to the existing ones, and the export.
-std::string wanted_text(const SpaceNeeds& wanted, const CheckpointCounts& count, bool with_export) {
+std::string wanted_text(const DiskSpaceNeeds& wanted, const CheckpointCounts& count,
+                        bool with_export) {
   std::string text = checkpoints_text(wanted, count.additional);
   if (count.additional > 1 && wanted.keep_last > 0)
     text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "",
@@ -114,7 +115,7 @@ std::string space_text(const std::string& folder, const std::string& what, int64
 }
 
 /// Computes the free space for a folder; the start will remove `leftover` bytes from it.
-FreeSpace free_bytes(FileSystem& files, const SpaceNeeds& wanted, const std::string& folder,
+FreeSpace free_bytes(FileSystem& files, const DiskSpaceNeeds& wanted, const std::string& folder,
                      int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
   const int64_t swapped = shared ? wanted.swap_bytes : 0;
@@ -127,7 +128,7 @@ FreeSpace free_bytes(FileSystem& files, const SpaceNeeds& wanted, const std::str
               "free space on that file system, or write to another one (output_dir)");
 }
 
-void refuse_too_large_files(const SpaceNeeds& wanted) {
+void refuse_too_large_files(const DiskSpaceNeeds& wanted) {
   if (wanted.largest_file_bytes <= wanted.file_size_limit) return;
   throw Error(ExitCode::kEnvironment,
               cat(wanted.checkpoints, ": the run will write a file of ",
@@ -139,7 +140,7 @@ void refuse_too_large_files(const SpaceNeeds& wanted) {
 
 }  // namespace
 
-std::string check_space(FileSystem& files, const SpaceNeeds& wanted) {
+std::string check_disk_space(FileSystem& files, const DiskSpaceNeeds& wanted) {
   refuse_too_large_files(wanted);
   const CheckpointCounts count = count_checkpoints(wanted);
   const bool together =

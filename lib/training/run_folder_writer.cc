@@ -1,4 +1,4 @@
-#include "training/recorder.h"
+#include "training/run_folder_writer.h"
 
 #include <fcntl.h>
 
@@ -59,35 +59,36 @@ RunManifest make_manifest(const TrainRequest& request) {
   return manifest;
 }
 
-Recorder::Recorder(const TrainRequest& request)
+RunFolderWriter::RunFolderWriter(const TrainRequest& request)
     : request_(request),
-      folder_(request.config.output_dir, request.resume.step     ? RunStart::kResumeStep
-                                         : request.resume.wanted ? RunStart::kResume
-                                                                 : RunStart::kFresh) {
+      folder_(request.config.output_dir, request.resume.step        ? RunStart::kResumeStep
+                                         : request.resume.is_wanted ? RunStart::kResume
+                                                                    : RunStart::kFresh) {
   if (folder_.has_earlier_run()) earlier_manifest_ = read_manifest(paths().manifest());
 }
 
-void Recorder::compare_with(const std::string& path, const RunManifest& before,
-                            const RunManifest& now) {
+void RunFolderWriter::compare_with(const std::string& path, const RunManifest& before,
+                                   const RunManifest& now) {
   for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
     if (reported_changes_.insert(change).second)
       log_notice(cat("the resumed run has another ", change));
 }
 
-void Recorder::check_resumed_run(const RunManifest& now) {
+void RunFolderWriter::check_resumed_run(const RunManifest& now) {
   if (earlier_manifest_) return compare_with(paths().manifest(), *earlier_manifest_, now);
   log_warning(cat(paths().manifest(),
                   ": is missing; the run is compared with what its checkpoint records"));
 }
 
-void Recorder::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
-                                const RunManifest& now) {
+void RunFolderWriter::check_resumed_checkpoint(const std::string& folder,
+                                               const CheckpointMeta& saved,
+                                               const RunManifest& now) {
   if (is_imported(saved)) log_notice(import_notice(folder, saved));
   compare_with(checkpoint_manifest_path(folder), recorded_run(saved, now), now);
   start_state_ = folder;
 }
 
-void Recorder::refuse_if_checkpoints_are_gone() const {
+void RunFolderWriter::refuse_if_checkpoints_are_gone() const {
   if (!earlier_manifest_) return;
   const auto saved = earlier_manifest_->counters.find("checkpoints_saved");
   const bool has_saved = saved != earlier_manifest_->counters.end() && saved->second > 0;
@@ -98,8 +99,8 @@ void Recorder::refuse_if_checkpoints_are_gone() const {
               "restore a checkpoint folder there, or start again in another output_dir");
 }
 
-void Recorder::record_new_start() {
-  if (!request_.resume.wanted) return;
+void RunFolderWriter::record_new_start() {
+  if (!request_.resume.is_wanted) return;
   if (earlier_manifest_) {
     start_state_ += ": --resume found a run that had saved no checkpoint";
     return print("no checkpoint was saved yet: training starts from the beginning");
@@ -110,7 +111,7 @@ void Recorder::record_new_start() {
            did_you_mean(folder_.similar_run())));
 }
 
-void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
+void RunFolderWriter::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
   first_step_ = first_step;
   record_restart(manifest, first_step);
   record_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
@@ -131,7 +132,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(csv_options(
-        config, resumes ? std::optional(samples_after(steps_done, config)) : std::nullopt));
+        config, resumes ? std::optional(sequences_in_steps(steps_done, config)) : std::nullopt));
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);
@@ -139,12 +140,12 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
 }
 
 /// Starts or checks the process that sends the run to an experiment tracker, if there is one.
-void Recorder::check_follower() {
+void RunFolderWriter::check_follower() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
 }
 
-void Recorder::end_follower() {
+void RunFolderWriter::end_follower() {
   if (!follower_) return;
   check_follower();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
@@ -152,7 +153,7 @@ void Recorder::end_follower() {
 }
 
 /// Copies the history of the folder's earlier run from its manifest to the new one.
-void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
+void RunFolderWriter::record_restart(RunManifest& manifest, int64_t first_step) const {
   if (!earlier_manifest_) return;
   manifest.restarts = earlier_manifest_->restarts;
   manifest.counters = earlier_manifest_->counters;
@@ -171,9 +172,10 @@ void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
   manifest.restarts.push_back(restart);
 }
 
-void Recorder::open_progress(int64_t total_steps) {
+void RunFolderWriter::open_progress(int64_t total_steps) {
   constexpr int kStandardOutput = 1;
-  if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (request_.draws_live_line)
+    terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
                                                  request_.config.train.log.every);
   // mpirun gives its ranks a pseudo-terminal, even if its own output goes to a file.
@@ -182,7 +184,7 @@ void Recorder::open_progress(int64_t total_steps) {
   progress_.emplace(std::cout, std::move(options), total_steps);
 }
 
-void Recorder::record_step(const StepMetrics& metrics) {
+void RunFolderWriter::record_step(const StepMetrics& metrics) {
   folder_.check_still_owned();
   metrics_->write(metrics);
   check_follower();
@@ -196,7 +198,7 @@ void Recorder::record_step(const StepMetrics& metrics) {
   });
 }
 
-void Recorder::record_trace(const TracedStep& step) {
+void RunFolderWriter::record_trace(const TracedStep& step) {
   folder_.check_still_owned();
   const bool is_first = !trace_;
   if (is_first) trace_.emplace(paths().trace(), first_step_);
@@ -204,12 +206,12 @@ void Recorder::record_trace(const TracedStep& step) {
   if (is_first) print(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
 }
 
-void Recorder::record_texts(int64_t step, const std::vector<TextSample>& samples) {
+void RunFolderWriter::record_texts(int64_t step, const std::vector<TextSample>& samples) {
   for (const TextSample& sample : samples)
     if (samples_) samples_->write_line(text_sample_line(step, sample));
 }
 
-void Recorder::print(const std::string& line) {
+void RunFolderWriter::print(const std::string& line) {
   log_debug(line);
   if (progress_)
     progress_->print(terminal_text(line));
@@ -217,14 +219,14 @@ void Recorder::print(const std::string& line) {
     std::cout << terminal_text(line) << std::endl;
 }
 
-void Recorder::warn(const std::string& line) {
+void RunFolderWriter::warn(const std::string& line) {
   if (!is_live_) return log_warning(line);
   progress_->print("warning: " +
                    terminal_text(line));  // written to stderr, it would mix with the live line
   log_warning_to_file(line);
 }
 
-std::string Recorder::finish(int exit_code, const std::string& reason) {
+std::string RunFolderWriter::finish(int exit_code, const std::string& reason) {
   progress_->finish();
   end_follower();
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
@@ -237,7 +239,7 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
   return report + effective_time_text(time) + "\n";
 }
 
-void Recorder::fail(int exit_code, const std::string& reason) noexcept {
+void RunFolderWriter::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
     end_follower();
@@ -255,7 +257,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
 }
 
 /// Writes the report. A failure is only logged, because it must not change the outcome of the run.
-void Recorder::write_report() noexcept {
+void RunFolderWriter::write_report() noexcept {
   try {
     write_run_report(paths().report(), {paths().root()});
   } catch (const std::exception& exception) {
@@ -263,8 +265,8 @@ void Recorder::write_report() noexcept {
   }
 }
 
-EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason,
-                                      const std::vector<StepMetrics>& metrics) {
+EffectiveTime RunFolderWriter::write_outcome(int exit_code, const std::string& reason,
+                                             const std::vector<StepMetrics>& metrics) {
   EffectiveTime time;
   manifest_->update([&](RunManifest& manifest) {
     manifest.ended = utc_now();

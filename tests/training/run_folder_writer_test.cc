@@ -1,5 +1,5 @@
-// These tests check the record of a run: the recorder itself and its files.
-#include "training/recorder.h"
+// These tests check the record of a run: the writer of the run folder and its files.
+#include "training/run_folder_writer.h"
 
 #include <filesystem>
 #include <string>
@@ -39,7 +39,7 @@ TrainRequest request_in(const std::string& folder, int world_size = 1) {
 }
 
 TrainRequest resumed(TrainRequest request) {
-  request.resume.wanted = true;
+  request.resume.is_wanted = true;
   return request;
 }
 
@@ -67,8 +67,8 @@ std::vector<int64_t> steps_of(const RunPaths& paths) {
 }
 
 /// Returns the last evaluation of the set "validation" in run.json.
-nlohmann::json validation_of(const Recorder& recorder) {
-  return nlohmann::json::parse(read_text(recorder.paths().manifest()))
+nlohmann::json validation_of(const RunFolderWriter& writer) {
+  return nlohmann::json::parse(read_text(writer.paths().manifest()))
       .at("evaluations")
       .at("validation");
 }
@@ -79,24 +79,24 @@ using StepNumbers = std::vector<int64_t>;
 void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
                 const std::string& reason = "done") {
   printed([&] {
-    Recorder recorder(request);
-    recorder.start(make_manifest(request), 1, steps);
-    for (int64_t i = 1; i <= steps; ++i) recorder.record_step(recorded_step(i));
-    recorder.finish(exit_code, reason);
+    RunFolderWriter writer(request);
+    writer.start(make_manifest(request), 1, steps);
+    for (int64_t i = 1; i <= steps; ++i) writer.record_step(recorded_step(i));
+    writer.finish(exit_code, reason);
   });
 }
 
 TEST_CASE("nothing but the lock is written to the run folder before the run starts") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  const RunPaths& paths = recorder.paths();
+  RunFolderWriter writer(request);
+  const RunPaths& paths = writer.paths();
   CHECK(fs::exists(paths.lock()));
   CHECK_FALSE(fs::exists(paths.manifest()));
   CHECK_FALSE(fs::exists(paths.metrics()));
-  CHECK_FALSE(recorder.earlier_manifest());
+  CHECK_FALSE(writer.earlier_manifest());
 
-  recorder.start(make_manifest(request), 1, 5);
+  writer.start(make_manifest(request), 1, 5);
   const RunManifest manifest = read_manifest(paths.manifest());
   CHECK(manifest.build.version == "1.2.3");
   CHECK(manifest.start == "the model's weights");
@@ -110,8 +110,8 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
 TEST_CASE("a step is in its file before it is printed") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 5);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 5);
   /// Watch is the output stream; it reads the file each time something is printed.
   struct Watch : std::streambuf {
     explicit Watch(const RunPaths& paths) : paths(paths) {}
@@ -122,9 +122,9 @@ TEST_CASE("a step is in its file before it is printed") {
     int overflow(int c) override { return c; }
     const RunPaths& paths;
     StepNumbers seen;
-  } watch(recorder.paths());
+  } watch(writer.paths());
   std::streambuf* const before = std::cout.rdbuf(&watch);
-  recorder.record_step(recorded_step(1));
+  writer.record_step(recorded_step(1));
   std::cout.rdbuf(before);
   REQUIRE_FALSE(watch.seen.empty());
   for (const int64_t seen : watch.seen) CHECK(seen == 1);
@@ -133,17 +133,17 @@ TEST_CASE("a step is in its file before it is printed") {
 TEST_CASE("steps are recorded and shown, and evaluations are also recorded in the manifest") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 5);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 5);
   const std::string text = printed([&] {
-    recorder.record_step(recorded_step(1));
-    recorder.record_step(evaluated_step(2, 1.5));
-    recorder.record_step(evaluated_step(3, 1.25));
+    writer.record_step(recorded_step(1));
+    writer.record_step(evaluated_step(2, 1.5));
+    writer.record_step(evaluated_step(3, 1.25));
   });
-  CHECK(steps_of(recorder.paths()) == StepNumbers{1, 2, 3});
+  CHECK(steps_of(writer.paths()) == StepNumbers{1, 2, 3});
   CHECK(text.find("step 1/5  loss 2.0000") != std::string::npos);
   CHECK(text.find("step 3/5  loss 2.0000") != std::string::npos);
-  const auto figures = validation_of(recorder);
+  const auto figures = validation_of(writer);
   CHECK(figures.at("step") == 3);
   CHECK(figures.at("loss") == 1.25);
   CHECK(figures.at("accuracy") == 0.5);
@@ -153,12 +153,12 @@ TEST_CASE("steps are recorded and shown, and evaluations are also recorded in th
 TEST_CASE("an evaluation without an accuracy has none in the manifest") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 5);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 5);
   StepMetrics metrics = evaluated_step(1, 1);
   metrics.evaluations[0].accuracy.reset();
-  printed([&] { recorder.record_step(metrics); });
-  const auto figures = validation_of(recorder);
+  printed([&] { writer.record_step(metrics); });
+  const auto figures = validation_of(writer);
   CHECK(figures.at("loss") == 1);
   CHECK_FALSE(figures.contains("accuracy"));
 }
@@ -166,15 +166,15 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
 TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 5);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 5);
   fs::remove_all(folder / "run");
   const TrainRequest again = request_in(folder / "run");
-  Recorder other(again);
+  RunFolderWriter other(again);
   other.start(make_manifest(again), 1, 5);
   printed([&] {
-    require_error(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
-    recorder.fail(7, "lost");
+    require_error(ExitCode::kEnvironment, [&] { writer.record_step(recorded_step(1)); });
+    writer.fail(7, "lost");
   });
   CHECK(steps_of(other.paths()).empty());
   CHECK_FALSE(read_manifest(other.paths().manifest()).exit_code);
@@ -184,14 +184,14 @@ TEST_CASE("a resumed run keeps the steps before its first, and reports the earli
   const MemoryFolder folder;
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
   const TrainRequest request = resumed(request_in(folder / "run", 2));
-  Recorder recorder(request);
-  REQUIRE(recorder.earlier_manifest());
-  CHECK(recorder.earlier_manifest()->exit_code == 143);
+  RunFolderWriter writer(request);
+  REQUIRE(writer.earlier_manifest());
+  CHECK(writer.earlier_manifest()->exit_code == 143);
   RunManifest manifest = make_manifest(request);
   manifest.started = "now";
-  recorder.start(manifest, 4, 9);
-  CHECK(steps_of(recorder.paths()) == StepNumbers{1, 2, 3});
-  const RunManifest written = read_manifest(recorder.paths().manifest());
+  writer.start(manifest, 4, 9);
+  CHECK(steps_of(writer.paths()) == StepNumbers{1, 2, 3});
+  const RunManifest written = read_manifest(writer.paths().manifest());
   CHECK_FALSE(written.exit_code);
   REQUIRE(written.restarts.size() == 1);
   CHECK(written.restarts[0].time == "now");
@@ -205,15 +205,15 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
   const MemoryFolder folder;
   {
     const TrainRequest request = request_in(folder / "run");
-    Recorder recorder(request);
-    recorder.start(make_manifest(request), 1, 5);
-    recorder.update_manifest(
+    RunFolderWriter writer(request);
+    writer.start(make_manifest(request), 1, 5);
+    writer.update_manifest(
         [](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 3; });
   }
   const TrainRequest request = resumed(request_in(folder / "run"));
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 0, 5);
-  const RunManifest written = read_manifest(recorder.paths().manifest());
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 0, 5);
+  const RunManifest written = read_manifest(writer.paths().manifest());
   CHECK(written.counters.at("checkpoints_saved") == 3);
   REQUIRE(written.restarts.size() == 1);
   CHECK(written.restarts[0].reason == "the previous run ended without recording a reason");
@@ -226,18 +226,18 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
   TrainRequest request = resumed(request_in(folder / "run"));
   request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
   {
-    Recorder recorder(request);
+    RunFolderWriter writer(request);
     const std::string expected =
-        cat(recorder.paths().manifest(),
+        cat(writer.paths().manifest(),
             ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
             "was ");
     CHECK(require_error(ExitCode::kUsage, [&] {
-            recorder.check_resumed_run(make_manifest(request));
+            writer.check_resumed_run(make_manifest(request));
           }).starts_with(expected));
   }
   request.resume.allowed = {"config.train.seed"};
-  Recorder recorder(request);
-  recorder.check_resumed_run(make_manifest(request));
+  RunFolderWriter writer(request);
+  writer.check_resumed_run(make_manifest(request));
 }
 
 TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
@@ -251,34 +251,33 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.extra[kConfigRecord] = first.config_json;
   saved.model_fingerprint = saved.data_fingerprint = "";
-  Recorder recorder(request);
+  RunFolderWriter writer(request);
   const std::string log = logged([&] {
-    recorder.check_resumed_run(make_manifest(request));
-    recorder.admit_checkpoint(folder / "run/checkpoints/step-00000002", saved,
-                              make_manifest(request));
+    writer.check_resumed_run(make_manifest(request));
+    writer.check_resumed_checkpoint(folder / "run/checkpoints/step-00000002", saved,
+                                    make_manifest(request));
   });
   const std::string note = "the resumed run has another config.train.steps: was 5, is now 9";
   const size_t found = log.find(note);
   REQUIRE(found != std::string::npos);
   CHECK(log.find(note, found + 1) == std::string::npos);
-  recorder.start(make_manifest(request), 3, 9);
-  CHECK(read_manifest(recorder.paths().manifest()).start ==
-        folder / "run/checkpoints/step-00000002");
+  writer.start(make_manifest(request), 3, 9);
+  CHECK(read_manifest(writer.paths().manifest()).start == folder / "run/checkpoints/step-00000002");
 }
 
 TEST_CASE("without run.json the checkpoint's own record shows whether it is the same run") {
   const MemoryFolder folder;
   const TrainRequest request = resumed(request_in(folder / "run"));
-  Recorder recorder(request);
+  RunFolderWriter writer(request);
   CHECK(logged([&] {
-          recorder.check_resumed_run(make_manifest(request));
+          writer.check_resumed_run(make_manifest(request));
         }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
         std::string::npos);
   CheckpointMeta saved = testing::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.extra[kConfigRecord] = request.config_json;
-  recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request));
+  writer.check_resumed_checkpoint("checkpoints/step-2", saved, make_manifest(request));
 }
 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {
@@ -286,20 +285,20 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
   record_run(request_in(folder / "run"), 2);
   const TrainRequest request = resumed(request_in(folder / "run"));
   {
-    Recorder recorder(request);
-    recorder.refuse_if_checkpoints_are_gone();  // the run had saved none
-    const std::string checkpoints = recorder.paths().checkpoints();
+    RunFolderWriter writer(request);
+    writer.refuse_if_checkpoints_are_gone();  // the run had saved none
+    const std::string checkpoints = writer.paths().checkpoints();
     testing::write_text(checkpoints + "/latest", "step-00000002");
-    CHECK(require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
-          cat(recorder.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
+    CHECK(require_error(ExitCode::kBadInput, [&] { writer.refuse_if_checkpoints_are_gone(); }) ==
+          cat(writer.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
               " contains none"));
     fs::remove(checkpoints + "/latest");
-    recorder.start(make_manifest(request), 1, 2);
-    recorder.update_manifest(
+    writer.start(make_manifest(request), 1, 2);
+    writer.update_manifest(
         [](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
   }
-  Recorder recorder(request);
-  require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
+  RunFolderWriter writer(request);
+  require_error(ExitCode::kBadInput, [&] { writer.refuse_if_checkpoints_are_gone(); });
 }
 
 TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
@@ -307,10 +306,10 @@ TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
   const auto start_of = [&](const TrainRequest& request) {
     std::string start;
     printed([&] {
-      Recorder recorder(request);
-      recorder.record_new_start();
-      recorder.start(make_manifest(request), 1, 2);
-      start = read_manifest(recorder.paths().manifest()).start;
+      RunFolderWriter writer(request);
+      writer.record_new_start();
+      writer.start(make_manifest(request), 1, 2);
+      start = read_manifest(writer.paths().manifest()).start;
     });
     return start;
   };
@@ -330,30 +329,30 @@ TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
 TEST_CASE("the end of a run is in run.json, its report, and the table that is returned") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 2);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 2);
   std::string table;
   printed([&] {
-    recorder.record_step(recorded_step(1));
-    recorder.record_step(recorded_step(2));
-    table = recorder.finish(143, "stopped by SIGTERM after step 2");
+    writer.record_step(recorded_step(1));
+    writer.record_step(recorded_step(2));
+    table = writer.finish(143, "stopped by SIGTERM after step 2");
   });
   CHECK(table.find("loss") != std::string::npos);
   CHECK(table.find("effective training time: ") != std::string::npos);
-  const RunManifest manifest = read_manifest(recorder.paths().manifest());
+  const RunManifest manifest = read_manifest(writer.paths().manifest());
   CHECK(manifest.exit_code == 143);
   CHECK(manifest.exit_reason == "stopped by SIGTERM after step 2");
   CHECK_FALSE(manifest.ended.empty());
-  CHECK(fs::exists(recorder.paths().report()));
+  CHECK(fs::exists(writer.paths().report()));
 }
 
 TEST_CASE("a run that never trained a step has no table") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 1, 2);
-  CHECK(recorder.finish(0, "done").empty());
-  CHECK(read_manifest(recorder.paths().manifest()).exit_code == 0);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 1, 2);
+  CHECK(writer.finish(0, "done").empty());
+  CHECK(read_manifest(writer.paths().manifest()).exit_code == 0);
 }
 
 TEST_CASE(
@@ -362,26 +361,26 @@ TEST_CASE(
   for (const int world_size : {1, 2}) {
     const MemoryFolder folder;
     const TrainRequest request = request_in(folder / "run", world_size);
-    Recorder recorder(request);
-    recorder.start(make_manifest(request), 1, 2);
+    RunFolderWriter writer(request);
+    writer.start(make_manifest(request), 1, 2);
     printed([&] {
-      recorder.record_step(recorded_step(1));
-      recorder.fail(7, "the loss is nan");
+      writer.record_step(recorded_step(1));
+      writer.fail(7, "the loss is nan");
     });
-    const RunManifest manifest = read_manifest(recorder.paths().manifest());
+    const RunManifest manifest = read_manifest(writer.paths().manifest());
     CHECK(manifest.exit_code == 7);
     CHECK(manifest.exit_reason == "the loss is nan");
     CHECK(manifest.exit_rank == (world_size == 1 ? 0 : -1));
-    CHECK(fs::exists(recorder.paths().report()));
+    CHECK(fs::exists(writer.paths().report()));
   }
 }
 
 TEST_CASE("a run that fails before it starts leaves its folder as it was") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  recorder.fail(2, "no such model");
-  CHECK_FALSE(fs::exists(recorder.paths().manifest()));
+  RunFolderWriter writer(request);
+  writer.fail(2, "no such model");
+  CHECK_FALSE(fs::exists(writer.paths().manifest()));
 }
 
 TEST_CASE(
@@ -390,25 +389,25 @@ TEST_CASE(
   TrainRequest request = request_in(folder / "run");
   const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};
   {
-    Recorder recorder(request);
-    recorder.start(make_manifest(request), 1, 5);
-    recorder.record_texts(1, {sample});
-    CHECK_FALSE(fs::exists(recorder.paths().samples()));
+    RunFolderWriter writer(request);
+    writer.start(make_manifest(request), 1, 5);
+    writer.record_texts(1, {sample});
+    CHECK_FALSE(fs::exists(writer.paths().samples()));
   }
   request = resumed(request);
   request.config.train.generate.prompt_tokens = 4;
   {
-    Recorder recorder(request);
-    recorder.start(make_manifest(request), 1, 5);
-    recorder.record_texts(1, {sample, sample});
-    recorder.record_texts(4, {sample});
-    const std::string text = read_text(recorder.paths().samples());
+    RunFolderWriter writer(request);
+    writer.start(make_manifest(request), 1, 5);
+    writer.record_texts(1, {sample, sample});
+    writer.record_texts(4, {sample});
+    const std::string text = read_text(writer.paths().samples());
     CHECK(std::count(text.begin(), text.end(), '\n') == 3);
   }
   request.config.train.generate.prompt_tokens = 0;
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 3, 5);  // what follows step 2 is recorded again
-  const std::string text = read_text(recorder.paths().samples());
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 3, 5);  // what follows step 2 is recorded again
+  const std::string text = read_text(writer.paths().samples());
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
 }
 
@@ -418,13 +417,13 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
   request.config.csv_monitor.enabled = true;
   request.config.csv_monitor.output_path = folder / "csv";
   request.config.csv_monitor.job_name = "job";
-  Recorder recorder(request);
-  recorder.start(make_manifest(request), 0, 5);
+  RunFolderWriter writer(request);
+  writer.start(make_manifest(request), 0, 5);
   StepMetrics before = evaluated_step(0, 3);
   before.trained = false;
   printed([&] {
-    recorder.record_step(before);
-    recorder.record_step(recorded_step(1));
+    writer.record_step(before);
+    writer.record_step(recorded_step(1));
   });
   CHECK(read_text(folder / "csv/job/Train_Samples_train_loss.csv") ==
         "step,train_loss\r\n4,2.0\r\n");
@@ -433,10 +432,10 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
 TEST_CASE("a printed line is on standard output, above the line of progress") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
-  Recorder recorder(request);
-  CHECK(printed([&] { recorder.print("before the start"); }) == "before the start\n");
-  recorder.start(make_manifest(request), 1, 5);
-  CHECK(printed([&] { recorder.print("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
+  RunFolderWriter writer(request);
+  CHECK(printed([&] { writer.print("before the start"); }) == "before the start\n");
+  writer.start(make_manifest(request), 1, 5);
+  CHECK(printed([&] { writer.print("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
 }
 
 }  // namespace
