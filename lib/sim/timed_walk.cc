@@ -84,8 +84,8 @@ class TimedWalk {
   struct Node {
     /// The number of threads that run, of all lanes.
     int64_t busy = 0;
-    /// The number of cores that no compute lane has. It is below 0 after a lane began an instruction
-    /// with more threads than it has cores; the threads then share the cores.
+    /// The number of cores that no compute lane has. It is below 0 if a lane has begun an
+    /// instruction with more threads than it had cores; the threads then share the cores.
     int64_t free_cores = 0;
     /// The ranks whose compute lanes have cores, and those whose lanes wait for cores, in order.
     std::vector<int32_t> owners;

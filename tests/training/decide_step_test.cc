@@ -8,7 +8,7 @@ namespace ftrun {
 namespace {
 
 StepSums sums_of(double loss, double norm) {
-  return {.loss = loss, .counted_tokens = 8, .gradient_norm = norm};
+  return {.loss_sum = loss, .counted_tokens = 8, .gradient_norm = norm};
 }
 
 TEST_CASE("a gradient longer than the clipping norm is scaled to it, a shorter one is left") {
