@@ -48,7 +48,7 @@ run_part 'each call of a save fails in turn' $tests 'a full disk at any call*,an
 run_part 'short writes' build/release/bin/test_base 'a file that may not grow further*,a piece that cannot be written*'
 run_part 'flipped bits' $tests 'every flipped bit*'
 run_part 'wrong tokens' env FTRUN_SOAK_TOKENS=10000 build/release/bin/test_comm 'thousands of wrong tokens*'
-run_part 'each stop point' build/release/bin/test_training 'a run that ends after any step*'
+run_part 'each stop point' build/release/bin/test_training 'a run that was stopped after any step*'
 run_part 'kill -9 at each call of a save' .venv/bin/python tests/e2e/save_calls_test.py "$PWD"
 run_part 'kill -9 at random moments' .venv/bin/python tests/e2e/soak.py "$PWD" --kills "$kills" --seed "$seed"
 run_part 'stop signals at random instants' .venv/bin/python tests/e2e/preempt.py "$PWD" --signals "$signals" --seed "$seed"

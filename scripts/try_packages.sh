@@ -9,8 +9,8 @@
 #   --keep FOLDER   works in FOLDER and keeps it, except for containers and images
 #   --if-asked      skips everything unless FTRUN_TRY_PACKAGES is set; CTest passes this option
 #
-# It tries four packages. All of them train the same small random model, and the metrics and weights
-# of each run must equal those of the first run bit for bit.
+# It tries four packages. All but the GPU package train the same small random model, and the metrics
+# and weights of each run must equal those of the first run bit for bit.
 #
 #   wheel   pip installs it, with LibTorch, into a virtual environment in a minimal root file system
 #           of the suite; two ranks train

@@ -23,7 +23,8 @@ enum class LaunchKind {
 std::string_view launch_name(LaunchKind kind);
 
 /// LaunchEnvironment holds what the environment variables say about this process. With kSingle and
-/// kNode the process is not a rank: it starts the local ranks itself.
+/// kNode the variables do not make the process a rank: it starts the local ranks itself, or is the
+/// only rank.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
   /// The variables from which this was read, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle.

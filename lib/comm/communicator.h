@@ -159,8 +159,8 @@ class Communicator {
   const std::vector<int>& members() const { return setup_.members; }
   virtual std::string_view backend() const = 0;
 
-  /// Reduces `count` elements over the ranks with `op`, in place. F64 F32 BF16 F16 I64 I32 I8 U8;
-  /// 16-bit floats add in F32.
+  /// Reduces `count` elements over the ranks with `op`, in place. `dtype` is F64, F32, BF16,
+  /// F16, I64, I32, I8 or U8; 16-bit floats are added in F32.
   Work all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site);
   /// Reduces size() blocks of `count` in `in`; block rank() of the result goes to `out`, which may
   /// be that block of `in`.

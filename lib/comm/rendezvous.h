@@ -108,7 +108,8 @@ class Rendezvous {
   std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
                                            const std::vector<int>& members,
                                            WaitPolicy policy = WaitPolicy::kTimeout);
-  /// Writes a text to the store, where any rank may find() it at any time.
+  /// Writes a text to the store, where any rank may find() it at any time. Does nothing if rank 0,
+  /// which serves the store, is stopped.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);
 

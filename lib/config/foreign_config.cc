@@ -35,8 +35,8 @@ std::vector<std::string> known_keys(const ConfigNode& root) {
   return out;
 }
 
-/// Recognizes a gpt-neox file, but only one with underscores: the few JSON files with dashes are
-/// examples of DeepSpeed's autotuning.
+/// Recognizes a gpt-neox file. JSON files with dashes are not counted as such: the few that exist
+/// are examples of DeepSpeed's autotuning.
 std::optional<Problem> gpt_neox(const ConfigNode& root) {
   static const std::vector<std::string> kKeys{"pipe_parallel_size",
                                               "model_parallel_size",

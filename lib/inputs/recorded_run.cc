@@ -10,7 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns the saved config with the seed that the checkpoint records separately.
+/// Returns the saved config, or this run's config `now` if the checkpoint has none, with the seed
+/// that the checkpoint records separately.
 std::string config_to_compare(const CheckpointMeta& saved, const std::string& now) {
   const auto kept = saved.extra.find(kConfigRecord);
   const std::string& text = kept == saved.extra.end() ? now : kept->second;

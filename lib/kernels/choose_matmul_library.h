@@ -8,7 +8,8 @@
 
 namespace ftrun {
 
-/// The name of attention that multiplies bf16 on Intel's matrix units (AMX).
+/// The value of MatmulLibrariesInUse::attention if attention multiplies bf16 on Intel's matrix
+/// units (AMX).
 inline constexpr std::string_view kOnMatrixUnits = "bf16 on matrix units";
 
 /// MatmulLibrariesInUse names the libraries that multiply matrices in this process, with versions:

@@ -47,7 +47,7 @@ enum class InstrDetail : uint8_t {
   kLayerOps,       // LayerOps
   kCommunication,  // Communication, with a group
   kNormSlots,      // GradientNormSlots
-  kUpdate,         // the range of an update
+  kUpdate,         // UpdateDetail
   kDisk,           // DiskRequest, or std::monostate
 };
 

@@ -57,9 +57,9 @@ class TimedWalk {
 
  private:
   using LaneHead = Walk::LaneHead;
-  /// RunningStep is a running instruction. Entry i is that of walk_.ready()[i], because both lists
+  /// RunningInstr is an instruction that runs or waits for cores. Entry i is that of walk_.ready()[i], because both lists
   /// change as ready() promises. Its remaining time is in left_.
-  struct RunningStep {
+  struct RunningInstr {
     int threads = 0;
     bool on_compute = false;
     /// The instruction is ready, or was interrupted, and waits for cores.
@@ -158,7 +158,7 @@ class TimedWalk {
 
   /// Lets an instruction run, which has cores if it needs them.
   void run_now(size_t which) {
-    RunningStep& step = running_[which];
+    RunningInstr& step = running_[which];
     step.is_queued = false;
     if (step.begin < 0) {
       step.begin = now_;
@@ -171,7 +171,7 @@ class TimedWalk {
   }
 
   size_t find_queued(int32_t rank) const {
-    const auto found = std::find_if(running_.begin(), running_.end(), [&](const RunningStep& step) {
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& step) {
       return step.is_queued && step.rank == rank;
     });
     require(found != running_.end(), "a rank that waits for cores has an instruction");
@@ -236,7 +236,7 @@ class TimedWalk {
   }
 
   void interrupt(Node& node, int32_t rank) {
-    const auto step = std::find_if(running_.begin(), running_.end(), [&](const RunningStep& one) {
+    const auto step = std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& one) {
       return one.on_compute && one.threads > 0 && one.rank == rank;
     });
     require(step != running_.end(), "a rank that uses cores runs an instruction");
@@ -357,7 +357,7 @@ class TimedWalk {
 
   void finish(size_t which) {
     const LaneHead lane_head = walk_.ready()[which];
-    const RunningStep done = running_[which];
+    const RunningInstr done = running_[which];
     for (const int32_t member : walk_.joint_members(lane_head)) {
       const auto r = static_cast<size_t>(member);
       node_at(member).busy -= done.threads;
@@ -389,7 +389,7 @@ class TimedWalk {
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   const WalkedInstrSink& sink_;
   std::vector<RankWalkTimes> times_;
-  std::vector<RunningStep> running_;
+  std::vector<RunningInstr> running_;
   /// The time that each running instruction still takes if nothing slows it down.
   std::vector<Picoseconds> left_;
   /// The number of running instructions that have threads, which share the cores of their nodes.

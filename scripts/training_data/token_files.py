@@ -120,7 +120,7 @@ class SplitWriter:
         self.prefix, self.dtype = prefix, dtype
         self.staged_prefix = os.path.join(folder, os.path.basename(prefix))
         self.lengths, self.trained_tokens, self.tokens = [], 0, 0
-        self.documents_without_labels = 0  # no token of them is trained on
+        self.documents_without_labels = 0  # no token after their first one is trained on
         self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
         self.longest_conversation = 0  # tokens
@@ -132,7 +132,7 @@ class SplitWriter:
 
     def add(self, ids, trained, conversation):
         """Adds a document. `trained` says which tokens are trained on; `conversation` whether the
-        document is a chat."""
+        document is a chat, or a prompt with its answer."""
         if ids.size == 0:
             return
         if conversation:
