@@ -57,8 +57,8 @@ class TimedWalk {
 
  private:
   using LaneHead = Walk::LaneHead;
-  /// RunningInstr is an instruction that runs or waits for cores. Entry i is that of walk_.ready()[i], because both lists
-  /// change as ready() promises. Its remaining time is in left_.
+  /// RunningInstr is an instruction that runs or waits for cores. Entry i is that of
+  /// walk_.ready()[i], because both lists change as ready() promises. Its remaining time is in left_.
   struct RunningInstr {
     int threads = 0;
     bool on_compute = false;
@@ -171,9 +171,9 @@ class TimedWalk {
   }
 
   size_t find_queued(int32_t rank) const {
-    const auto found = std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& step) {
-      return step.is_queued && step.rank == rank;
-    });
+    const auto found =
+        std::find_if(running_.begin(), running_.end(),
+                     [&](const RunningInstr& step) { return step.is_queued && step.rank == rank; });
     require(found != running_.end(), "a rank that waits for cores has an instruction");
     return static_cast<size_t>(found - running_.begin());
   }
