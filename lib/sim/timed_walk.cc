@@ -58,7 +58,8 @@ class TimedWalk {
  private:
   using LaneHead = Walk::LaneHead;
   /// RunningInstr is an instruction that runs or waits for cores. Entry i is that of
-  /// walk_.ready()[i], because both lists change as ready() promises. Its remaining time is in left_.
+  /// walk_.ready()[i], because both lists change as ready() promises. Its remaining time is in
+  /// left_.
   struct RunningInstr {
     int threads = 0;
     bool on_compute = false;
