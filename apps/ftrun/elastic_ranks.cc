@@ -74,11 +74,6 @@ void ElasticRanks::remove_failed_replica(const FailureSummary& failure, int cons
     log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 
-bool ElasticRanks::may_remove_replica() const {
-  const Config& config = loaded_.config;
-  return min_remaining_ranks(config) > 0 && !shares_of_fewer_ranks(config).empty();
-}
-
 /// Returns the reason why the config allows no rank to be removed; "" if it allows that.
 std::string ElasticRanks::no_removal_reason() const {
   const Config& config = loaded_.config;

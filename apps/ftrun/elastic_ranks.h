@@ -25,8 +25,6 @@ class ElasticRanks {
   /// allow, and logs the change. `consecutive_failures` are those of the rank. If no replica can be
   /// removed although the config allows fewer ranks, warns once, with the reason.
   void remove_failed_replica(const FailureSummary& failure, int consecutive_failures);
-  /// Returns whether the config allows fewer ranks than those that remain.
-  bool may_remove_replica() const;
   /// Returns the remaining ranks, and those that were removed.
   RanksOfStart ranks() const;
   /// Adds the settings that the next start needs; adds nothing as long as no rank was removed.

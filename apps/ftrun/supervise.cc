@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
 #include "commands.h"
+#include "config/elastic.h"
 #include "elastic_ranks.h"
 #include "engine.h"
 #include "report/outcome.h"
@@ -131,8 +132,10 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
   supervisor.newest_checkpoint_id = [&] { return run.newest_checkpoint_id(); };
   ElasticRanks ranks(source, launch, loaded);
-  supervisor.restarts.may_remove_ranks = [&ranks](int consecutive_failures) {
-    return consecutive_failures >= kFailuresBeforeRemoval && ranks.may_remove_replica();
+  // Where the config allows fewer ranks, the plan is asked even if it can remove none: it says why.
+  const bool is_elastic = min_remaining_ranks(loaded.config) > 0;
+  supervisor.restarts.may_remove_ranks = [is_elastic](int consecutive_failures) {
+    return is_elastic && consecutive_failures >= kFailuresBeforeRemoval;
   };
   supervisor.on_restart = [&](const FailureSummary& failure, int consecutive_failures) {
     auto next = run.plan_restart(failure);
