@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "config/elastic.h"
 #include "config/ranks.h"
-#include "config/unsupported.h"
+#include "inputs/config_problem.h"
 
 namespace ftrun {
 namespace {
@@ -12,18 +12,12 @@ namespace {
 /// can be removed.
 std::string no_removal_reason(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                               std::optional<int> restarts) {
-  if (launch.is_rank())
-    return cat(launch_name(launch.kind),
-               " starts the ranks, and ftrun restarts only ranks that it has started itself");
+  if (launch.is_rank()) return no_restart_reason(launch.kind);
   if (launch.nodes > 1)
     return cat("ftrun does not restart ranks on ", launch.nodes, " nodes; their launcher has to");
   if (restarts && *restarts == 0) return "--restarts 0 forbids restarts";
   if (loaded.config.parallel.data == 1) return "there must be at least 1 data-parallel rank";
   return "";
-}
-
-std::string notice_at(const Config& config, const char* key, const std::string& message) {
-  return to_text(Problem{request_position(config.origins, key), message, "", Severity::kNotice});
 }
 
 }  // namespace
@@ -35,15 +29,16 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
     // If min_ranks is larger than the number of ranks, a notice of the config reports that already.
     if (no_removal.empty() || own > loaded.ranks) return "";
-    return notice_at(config, "elastic.min_ranks",
-                     cat("elastic.min_ranks ", own, " has no effect: ", no_removal));
+    return to_text(notice_about(config.origins, "elastic.min_ranks",
+                                cat("elastic.min_ranks ", own, " has no effect: ", no_removal)));
   }
   const std::vector<BatchShare> shares = shares_of_fewer_ranks(config);
   if (shares.empty() || !no_removal.empty()) return "";
-  return notice_at(config, "elasticity.enabled",
+  return to_text(
+      notice_about(config.origins, "elasticity.enabled",
                    cat("ranks that keep failing may be removed, down to ",
                        shares.back().data_ranks * model_ranks(config.parallel), " of ",
-                       loaded.ranks, ": elasticity.min_gpus is ", config.elasticity.min_gpus));
+                       loaded.ranks, ": elasticity.min_gpus is ", config.elasticity.min_gpus)));
 }
 
 }  // namespace ftrun

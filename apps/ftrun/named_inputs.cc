@@ -9,9 +9,9 @@
 #include "base/hub_cache.h"
 #include "base/text.h"
 #include "config/load.h"
-#include "config/unsupported.h"
 #include "data/data_file.h"
 #include "data/token_dataset.h"
+#include "inputs/config_problem.h"
 #include "report/run_folder.h"
 #include "report/run_manifest.h"
 
@@ -82,14 +82,12 @@ std::string find_cached_commit(const std::string& named, HubKind kind) {
 Problem moved_notice(const Origins& origins, const char* key, const std::string& named,
                      const std::string& repository, const std::string& cached_commit,
                      const std::string& recorded_commit) {
-  Problem notice;
-  notice.severity = Severity::kNotice;
-  notice.at = request_position(origins, key);
-  notice.message = cat(key, ": ", named, " is commit ", cached_commit,
-                       " in the Hugging Face cache by now; the run continues with ",
-                       recorded_commit, ", which it began with");
-  notice.remedy = cat("write ", repository, "@", cached_commit, " to continue with the newer one");
-  return notice;
+  return notice_about(
+      origins, key,
+      cat(key, ": ", named, " is commit ", cached_commit,
+          " in the Hugging Face cache by now; the run continues with ", recorded_commit,
+          ", which it began with"),
+      cat("write ", repository, "@", cached_commit, " to continue with the newer one"));
 }
 
 /// Makes the error for a run whose recorded commit is no longer in the cache: it does not continue

@@ -132,7 +132,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
   supervisor.newest_checkpoint_id = [&] { return run.newest_checkpoint_id(); };
   ElasticRanks ranks(source, launch, loaded);
-  // Where the config allows fewer ranks, the plan is asked even if it can remove none: it says why.
+  // The plan of an elastic run is asked even if it can remove no rank, because it says why.
   const bool is_elastic = min_remaining_ranks(loaded.config) > 0;
   supervisor.restarts.may_remove_ranks = [is_elastic](int consecutive_failures) {
     return is_elastic && consecutive_failures >= kFailuresBeforeRemoval;

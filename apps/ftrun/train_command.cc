@@ -97,9 +97,7 @@ LaunchEnvironment as_rank(LaunchEnvironment launch) {
 /// Refuses --restarts in a rank that ftrun has not started, and so cannot restart.
 void refuse_restarts_of_other_launcher(const LaunchEnvironment& launch, int restarts) {
   if (restarts == 0 || !launch.is_rank() || launch.kind == LaunchKind::kSupervised) return;
-  throw Error(ExitCode::kUsage,
-              cat("--restarts ", restarts, ": ", launch_name(launch.kind),
-                  " starts the ranks, and ftrun restarts only ranks that it has started itself"),
+  throw Error(ExitCode::kUsage, cat("--restarts ", restarts, ": ", no_restart_reason(launch.kind)),
               "remove --restarts, and let the launcher start the ranks again: torchrun "
               "--max-restarts, or a requeued job with --resume auto");
 }

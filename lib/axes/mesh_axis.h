@@ -98,7 +98,7 @@ constexpr MeshAxes axes_that_do_not_divide(DividedThings what) {
 
 /// The axes along which ranks share one copy of the state of what they compute.
 inline constexpr MeshAxes kStateAxes = axes_that_divide(DividedThings::kState);
-/// What makes up the model's state: ranks that divide any of it have different parts of the state.
+/// The parts of the model's state: ranks that divide any of them have different parts of the state.
 inline constexpr DividedThings kModelParts =
     DividedThings::kState | DividedThings::kLayers | DividedThings::kTensors;
 /// The axes along which ranks share one copy of the whole model's state.

@@ -77,6 +77,12 @@ std::string larger_files_remedy() {
   return "use a file system that takes files of this size";
 }
 
+std::string shared_memory_remedy(int error_number) {
+  if (error_number == EMFILE || error_number == ENFILE) return kMoreFiles;
+  if (error_number == EFBIG) return cat(larger_files_remedy(), ": shared memory counts as a file");
+  return "";
+}
+
 std::string writing_remedy(int error_number, const std::string& elsewhere) {
   switch (error_number) {
     case ENOSPC:

@@ -22,6 +22,10 @@ int64_t file_size_limit();
 /// If the process has no such limit, the remedy is another file system.
 std::string larger_files_remedy();
 
+/// Returns the remedy for shared memory that cannot be allocated or mapped because of this errno,
+/// if it names a limit of files; "" for other causes.
+std::string shared_memory_remedy(int error_number);
+
 /// Returns the remedy for a file that cannot be created, written or renamed because of this errno.
 /// `elsewhere` says how to choose another folder.
 std::string writing_remedy(int error_number,

@@ -281,6 +281,11 @@ std::string_view launch_name(LaunchKind kind) {
   return "?";
 }
 
+std::string no_restart_reason(LaunchKind kind) {
+  return cat(launch_name(kind),
+             " starts the ranks, and ftrun restarts only ranks that it has started itself");
+}
+
 namespace {
 
 /// The length below which a token is rejected, because it could be guessed by trying.

@@ -21,6 +21,8 @@ enum class LaunchKind {
 };
 /// Returns the launcher's name in messages: "torchrun", "SLURM", ...
 std::string_view launch_name(LaunchKind kind);
+/// Returns the reason why ftrun cannot restart ranks that a launcher of this kind has started.
+std::string no_restart_reason(LaunchKind kind);
 
 /// LaunchEnvironment holds what the environment variables say about this process. With kSingle and
 /// kNode the variables do not make the process a rank: it starts the local ranks itself, or is the

@@ -23,12 +23,6 @@ void* map(int fd, int64_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-std::string remedy_of(int error) {
-  if (error == EMFILE || error == ENFILE) return kMoreFiles;
-  if (error == EFBIG) return cat(larger_files_remedy(), ": shared memory counts as a file");
-  return more_memory_remedy();
-}
-
 }  // namespace
 
 LocalBoards::LocalBoards(OwnedFd fd, void* memory, int count)
@@ -42,10 +36,11 @@ LocalBoards LocalBoards::make(int count) {
     memory = map(fd.get(), bytes);
   if (memory == nullptr) {
     const int error = errno;
+    const std::string remedy = shared_memory_remedy(error);
     throw Error(ExitCode::kEnvironment,
                 cat("cannot allocate the shared memory in which ", count,
                     " ranks show their state: ", errno_text(error)),
-                remedy_of(error));
+                remedy.empty() ? more_memory_remedy() : remedy);
   }
   return {std::move(fd), memory, count};
 }

@@ -50,9 +50,8 @@ Registry& registry() {
 /// limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
-  if (error == EMFILE || error == ENFILE) return kMoreFiles;
-  if (error == EFBIG) return cat(larger_files_remedy(), ": shared memory counts as a file");
-  return otherwise;
+  const std::string remedy = shared_memory_remedy(error);
+  return remedy.empty() ? otherwise : remedy;
 }
 
 [[noreturn]] void throw_no_memory(int64_t bytes) {

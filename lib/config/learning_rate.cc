@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-// In the formulas below, `s` is the section scheduler. `update` counts optimizer steps from 1;
+// The formulas below use `s` for the section scheduler. `update` counts optimizer steps from 1;
 // `deepspeed_step` begins at -1, with the initial value.
 
 double real(int64_t value) {

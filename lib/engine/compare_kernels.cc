@@ -203,7 +203,7 @@ FlatUpdate update_at(const UpdateInputs& inputs, std::span<void* const> places) 
 struct UpdateRun {
   /// The arrays on the CPU, with its results.
   UpdateInputs on_host;
-  /// The same arrays on the GPU.
+  /// The arrays on the GPU, equal to those on the CPU before the update.
   std::vector<GpuBlock> on_gpu;
 };
 

@@ -315,6 +315,7 @@ void Executor::load_batch(const Instr& instr) {
 #define FTRUN_BATCH_PORT(kind, name, value_kind) &batch.name,
 #include "graph/ports.inc"
   };
+  static_assert(std::size(parts) == kBatchLists, "a batch has a list for each of its ports");
   std::array<const void*, std::size(parts)> from;
   std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
@@ -369,9 +370,8 @@ void Executor::decide(const Instr& instr) {
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   copy_loss_slots(loss);
-  const StepDecision decision =
-      step_->decide({loss_sum_at(TrainingSum::kLoss),
-                     loss_sum_at(TrainingSum::kCountedTokens), std::sqrt(sum)});
+  const StepDecision decision = step_->decide(
+      {loss_sum_at(TrainingSum::kLoss), loss_sum_at(TrainingSum::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;

@@ -40,7 +40,7 @@ using StepPolicy = std::function<StepDecision(const StepSums&)>;
 /// StepResult holds the results of a training step. It is equal on all ranks, except for the
 /// seconds.
 struct StepResult {
-  /// For each flag, the number of ranks that set it.
+  /// The number of ranks that set each flag.
   RankFlags flags_of_all_ranks;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;
@@ -75,7 +75,7 @@ struct StepRun {
 /// ForwardResult holds the results of an evaluation. It is equal on all ranks. Programs without a
 /// loss have none.
 struct ForwardResult {
-  /// For each flag, the number of ranks that set it.
+  /// The number of ranks that set each flag.
   RankFlags flags_of_all_ranks;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;

@@ -99,7 +99,7 @@ class MachineSection {
     if (value->kind != ConfigNodeKind::kBool)
       problem(value->at, cat(key_name(key), ": expected true or false, not ", value_text(*value)),
               "");
-    return value->text == "true";
+    return value->boolean;
   }
   std::string text(const std::string& key, const std::string& default_value = "") {
     const ConfigNode* const value = find(key);

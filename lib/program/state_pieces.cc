@@ -88,7 +88,7 @@ class StatePieces {
         on_disk.insert(piece.range.buffer);
       } else {
         piece.snapshot = {-1, in_memory, buffer.format.bytes(piece.saved.size())};
-        // These are whole blocks of the unit.
+        // The snapshot has room for whole blocks of the unit.
         in_memory += buffer.format.bytes(max_saved_elements(piece.unit));
       }
     }

@@ -171,11 +171,13 @@ class TimedWalk {
     if (step.on_compute) cores_of(step.rank).in_use = true;
   }
 
-  size_t find_queued(int32_t rank) const {
+  /// Returns the index of the instruction for which a rank's compute lane has or wants cores.
+  size_t compute_instr_of(int32_t rank) const {
     const auto found =
-        std::find_if(running_.begin(), running_.end(),
-                     [&](const RunningInstr& step) { return step.is_queued && step.rank == rank; });
-    require(found != running_.end(), "a rank that waits for cores has an instruction");
+        std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& instr) {
+          return instr.on_compute && instr.threads > 0 && instr.rank == rank;
+        });
+    require(found != running_.end(), "a rank that uses or wants cores has an instruction");
     return static_cast<size_t>(found - running_.begin());
   }
 
@@ -193,7 +195,7 @@ class TimedWalk {
       });
       while (!node.queue.empty()) {
         const int32_t rank = node.queue.front();
-        const size_t which = find_queued(rank);
+        const size_t which = compute_instr_of(rank);
         const int wanted = std::min(running_[which].threads, shared_.cores_per_node);
         if (wanted > node.free_cores) break;
         node.queue.pop_front();
@@ -237,12 +239,9 @@ class TimedWalk {
   }
 
   void interrupt(Node& node, int32_t rank) {
-    const auto step = std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& one) {
-      return one.on_compute && one.threads > 0 && one.rank == rank;
-    });
-    require(step != running_.end(), "a rank that uses cores runs an instruction");
-    step->is_queued = true;
-    node.busy -= step->threads;
+    RunningInstr& instr = running_[compute_instr_of(rank)];
+    instr.is_queued = true;
+    node.busy -= instr.threads;
     cores_of(rank).in_use = false;
     node.queue.push_back(rank);
   }
@@ -302,8 +301,8 @@ class TimedWalk {
   std::optional<size_t> advance_to_next_event() {
     if (threaded_ == 0) return next_unshared();
     EndOfInstr next = next_end();
-    // What follows an instruction at once keeps its cores, so they are reassigned only when time
-    // goes on.
+    // An instruction that follows another one at once keeps its cores, so cores are reassigned only
+    // when time goes on.
     if (next.time > 0 && assign_cores()) next = next_end();
     const Picoseconds slice = time_to_slice_end(), time = std::min(next.time, slice);
     advance(time);

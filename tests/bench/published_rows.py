@@ -278,13 +278,17 @@ def waiting_text(row):
             f"context parallelism | | {published_seconds(row):.4g} | |")
 
 
+def settings_without(row, *keys):
+    """Returns the values of a row, without its result and those of `keys`."""
+    return tuple(value for key, value in row.items() if key not in (*keys, "value", "source"))
+
+
 def scaling_ratios(rows, seconds):
     """Returns (model, GPUs, more GPUs, predicted ratio, published ratio) for rows that differ only
     in data-parallel ranks and in the batch that grows with them."""
     layouts = {}
     for row, predicted in zip(rows, seconds):
-        settings = tuple(value for key, value in row.items()
-                         if key not in ("gpus", "data", "batch", "value", "source"))
+        settings = settings_without(row, "gpus", "data", "batch")
         per_rank = number(row, "batch") / number(row, "data")
         layouts.setdefault((settings, per_rank), []).append(
             (number(row, "gpus"), predicted, published_seconds(row), row["model"]))
@@ -305,8 +309,7 @@ def recompute_ratios(rows, seconds):
     without, for rows that differ only in recompute and in sequence parallelism."""
     layouts = {}
     for row, predicted in zip(rows, seconds):
-        settings = tuple(value for key, value in row.items()
-                         if key not in ("recompute", "sequence", "value", "source"))
+        settings = settings_without(row, "recompute", "sequence")
         layouts.setdefault(settings, {})[row["recompute"]] = (
             row["model"], predicted, published_seconds(row))
     return [(by["full"][0], by["full"][1] / by["none"][1], by["full"][2] / by["none"][2])

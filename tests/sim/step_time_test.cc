@@ -165,7 +165,7 @@ TEST_CASE("recompute of whole layers adds the collective that backward does not 
   CHECK(predicted(config, machine, {}).seconds - kept == Approx(2 * 20).margin(1));
   machine.recomputes_whole_layers = true;
   CHECK(predicted(config, machine, {}).seconds - kept == Approx(4 * 20).margin(1));
-  // With sequence parallelism a block's backward begins with a collective.
+  // A block's backward begins with a collective under sequence parallelism.
   Config split = config;
   split.parallel.sequence = true;
   const double whole = predicted(split, machine, {}).seconds;
