@@ -252,7 +252,7 @@ all_steps() {
     --setting "full recompute, inputs on the host"
   # --clock-control none leaves the GPU's clocks unchanged, so that measurements are realistic and
   # other users of the GPU are not affected.
-  for kernel in attention packed_linear lora_up linear_cross_entropy adam; do
+  for kernel in attention quantized_linear lora_up linear_cross_entropy adam; do
     step "profile-$kernel" figure with_tool ncu --clock-control none --set basic --launch-count 8 bin/gpu_kernel_bench \
       --only "$kernel" --rounds 1
   done

@@ -5,7 +5,7 @@
 #include <optional>
 #include <sstream>
 
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/matmul_library.h"
@@ -83,8 +83,9 @@ std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan&
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
                            "\n  remedy: ", problem->remedy()));
-  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty())
-    warnings.push_back(crossing);
+  if (const std::string traffic = tensor_node_traffic_notice(loaded, plan, options.nodes);
+      !traffic.empty())
+    warnings.push_back(traffic);
   return warnings;
 }
 

@@ -34,7 +34,7 @@ std::vector<std::string> overrides_for(const Config& config, const BatchShare& s
 
 /// Returns the number of the data-parallel replica to which a rank of `mesh` belongs.
 int replica_of(const RankMesh& mesh, int rank) {
-  return mesh.place_on(rank, axes_that_divide(DividedThings::kSequences));
+  return mesh.place_on(rank, axes_that_divide(DividedParts::kSequences));
 }
 
 std::string times_text(int times) {

@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
 
@@ -17,17 +17,21 @@ void add_nodes_option(CLI::App& command, int64_t& nodes) {
       ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }
 
-std::string crossing_notice(const Config& config, const ClassPlans& class_plans, int64_t nodes) {
+std::string tensor_node_traffic_notice(const Config& config, const RankClassPlans& class_plans,
+                                       int64_t nodes) {
   const std::vector<std::string> names = nodes_in_order(class_plans.classes().ranks(), nodes);
   const auto bytes_of = [&](int rank) {
     return tensor_group_bytes(class_plans.plan(class_plans.classes().class_of(rank)).train.program);
   };
-  return crossing_warning(tensor_crossing(rank_mesh(config), names, bytes_of), names);
+  return tensor_node_traffic_warning(tensor_node_traffic(rank_mesh(config), names, bytes_of),
+                                     names);
 }
 
-std::string crossing_notice(const LoadedConfig& loaded, const StepPlan& plan, int64_t nodes) {
+std::string tensor_node_traffic_notice(const LoadedConfig& loaded, const StepPlan& plan,
+                                       int64_t nodes) {
   if (nodes == 1) return "";
-  return crossing_notice(loaded.config, ClassPlans(loaded.config, *loaded.model, 0, plan), nodes);
+  return tensor_node_traffic_notice(loaded.config,
+                                    RankClassPlans(loaded.config, *loaded.model, 0, plan), nodes);
 }
 
 }  // namespace ftrun

@@ -108,7 +108,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 
-std::string stage_memory_text(const ClassPlans& plans) {
+std::string stage_memory_text(const RankClassPlans& plans) {
   const StepPlan& any = plans.plan(0);
   const PipelineLayout& layout = any.options.state.pipeline;
   if (layout.stages() == 1) return "";

@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "model/model_config.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 namespace ftrun {
 
@@ -17,7 +17,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model, size_t
 
 /// Returns a table of the memory of each pipeline stage, on the rank of the stage that allocates
 /// most; "" without a pipeline.
-std::string stage_memory_text(const ClassPlans& plans);
+std::string stage_memory_text(const RankClassPlans& plans);
 
 /// Returns the number of columns of the terminal on standard output; the default width of a page if
 /// standard output is not a terminal.

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
@@ -37,7 +37,7 @@
 #include "program/traffic.h"
 #include "resource_checks.h"
 #include "search/search_task.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 namespace ftrun {
 namespace {
@@ -122,7 +122,7 @@ std::string assumption_text(const Config& config) {
 
 /// Returns the function that writes the HTML page of the plan; null if the options request none.
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
-                       const RequestedMachine& requested, const ClassPlans& class_plans) {
+                       const RequestedMachine& requested, const RankClassPlans& class_plans) {
   if (options.html.empty()) return nullptr;
   return [&](const StepTimeline& timeline, const std::string& time) {
     PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
@@ -156,7 +156,7 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 
 /// Throws an Error if the plan needs more memory than its budget. The remedy is for the first tier
 /// whose budget is too small.
-void require_within_budget(const ClassPlans& class_plans, const LoadedConfig& loaded,
+void require_within_budget(const RankClassPlans& class_plans, const LoadedConfig& loaded,
                            const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
   const std::vector<OverBudget> over =
@@ -206,7 +206,7 @@ struct RankPlan {
   const LoadedConfig& loaded;
   const StepPlan& plan;
   /// The plans of all ranks.
-  const ClassPlans& class_plans;
+  const RankClassPlans& class_plans;
   const Program& program;
   int rank = 0;
 
@@ -243,10 +243,11 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
   std::vector<std::string> warnings;
   if (!shown.trains()) return warnings;
   const LoadedConfig& loaded = shown.loaded;
-  const std::string crossing = crossing_notice(loaded.config, shown.class_plans, options.nodes);
-  if (!crossing.empty()) {
-    warnings.push_back(crossing);
-    std::cout << "\nwarning: " << crossing << '\n';
+  const std::string traffic =
+      tensor_node_traffic_notice(loaded.config, shown.class_plans, options.nodes);
+  if (!traffic.empty()) {
+    warnings.push_back(traffic);
+    std::cout << "\nwarning: " << traffic << '\n';
   }
   // If a budget is given, the plan is for another machine, so this machine is not checked.
   if (options.device_memory != 0 || options.host_memory != 0) return warnings;
@@ -278,7 +279,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = shown_program(options, plan);
-  const ClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
+  const RankClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
   class_plans.require_no_faults();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {

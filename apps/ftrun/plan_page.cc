@@ -142,7 +142,7 @@ void check_plan_page_path(const std::string& path) {
   check_writable_folder("--html", path);
 }
 
-PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
+PlanPage begin_plan_page(const Config& config, const RankClassPlans& class_plans,
                          const ConfigSource& source, const RequestedMachine& requested,
                          int64_t nodes, const std::string& time) {
   const Machine& machine = requested.machine;
@@ -162,13 +162,14 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);
   if (!requested.what_if.empty()) facts.push_back(cat("what if ", requested.what_if));
-  if (const std::string crossing = crossing_notice(config, class_plans, nodes); !crossing.empty())
-    page.warnings.push_back(crossing);
+  if (const std::string traffic = tensor_node_traffic_notice(config, class_plans, nodes);
+      !traffic.empty())
+    page.warnings.push_back(traffic);
   return page;
 }
 
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& class_plans, const StepTimeline& timeline) {
+                     const RankClassPlans& class_plans, const StepTimeline& timeline) {
   const std::vector<const RankTimeline*> stages = rank_of_each_stage(timeline);
   const std::vector<const RankTimeline*> shown = choose_evenly(stages, kMaxStages);
   const StepLanes lanes = step_lanes(shown, timeline.end, kMaxBlocks);

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "config_source.h"
 #include "plan_time.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
@@ -34,7 +34,7 @@ void check_plan_page_path(const std::string& path);
 /// Makes the first part of a plan's page: what was planned, for which machine, with which
 /// assumptions, and `time`, the line about the time of a step; and a warning if tensor-parallel
 /// ranks are on different nodes.
-PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
+PlanPage begin_plan_page(const Config& config, const RankClassPlans& class_plans,
                          const ConfigSource& source, const RequestedMachine& requested,
                          int64_t nodes, const std::string& time);
 
@@ -44,6 +44,6 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
 /// long the program is (step_lanes()). `config` is resolved, and `timeline` is the predicted step
 /// of `class_plans`. Throws the errors of write_file_atomic().
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& class_plans, const StepTimeline& timeline);
+                     const RankClassPlans& class_plans, const StepTimeline& timeline);
 
 }  // namespace ftrun

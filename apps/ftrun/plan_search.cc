@@ -17,7 +17,7 @@
 #include "search/enumerate.h"
 #include "search/node_ranks.h"
 #include "search_text.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
@@ -180,7 +180,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   const PlannedLayout& best = result.ranking.front();
   const Config config = std::get<Config>(resolve_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
-  const ClassPlans class_plans(config, task.model, 0, own);
+  const RankClassPlans class_plans(config, task.model, 0, own);
   StepTimeline timeline;
   const StepTime time =
       predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &timeline);

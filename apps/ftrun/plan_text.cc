@@ -105,7 +105,7 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
   return found;
 }
 
-/// Returns the mean bytes of a frozen parameter over packed and other parameters, rounded to the
+/// Returns the mean bytes of a frozen parameter over quantized and other parameters, rounded to the
 /// four decimals that are shown.
 double frozen_weight_bytes(const StepPlan& plan, double plain) {
   double elements = 0, bytes = 0;
@@ -115,10 +115,10 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
       continue;
     const auto count = static_cast<double>(unit.numel);
     elements += count;
-    bytes +=
-        count * (unit.packed ? static_cast<double>(plan.train.model.dtypes.packed.record_bytes()) /
-                                   kPackedRecord
-                             : plain);
+    bytes += count * (unit.quantized
+                          ? static_cast<double>(plan.train.model.dtypes.quantized.record_bytes()) /
+                                kQuantizedRecord
+                          : plain);
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }

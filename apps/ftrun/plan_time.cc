@@ -93,7 +93,7 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
 
 void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page,
-                const ClassPlans& class_plans, const StepPlan& plan, JsonOutput& output) {
+                const RankClassPlans& class_plans, const StepPlan& plan, JsonOutput& output) {
   const Config& config = loaded.config;
   const bool needs_timeline = !trace.empty() || write_page;
   StepTimeline timeline;

@@ -54,6 +54,6 @@ using PageWriter = std::function<void(const StepTimeline& timeline, const std::s
 /// written to a new file `trace` (unless it is ""), and passed to `write_page` (unless it is null).
 void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page,
-                const ClassPlans& class_plans, const StepPlan& plan, JsonOutput& output);
+                const RankClassPlans& class_plans, const StepPlan& plan, JsonOutput& output);
 
 }  // namespace ftrun

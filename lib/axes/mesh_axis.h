@@ -15,27 +15,26 @@ enum class MeshAxis : int {
 #include "axes/axes.inc"
 };
 
-/// DividedThings lists the things that the ranks along an axis divide among themselves, so that
-/// each rank has a part.
-enum class DividedThings : uint32_t {
+/// DividedParts lists the parts of training that the ranks along an axis divide among themselves.
+enum class DividedParts : uint32_t {
   kSequences = 1,  // the sequences of a batch: they read different ones
   kTokens = 2,     // the tokens of each sequence
   kState = 4,      // one copy of the state of what they compute (ZeRO)
   kLayers = 8,     // the layers of the model
   kTensors = 16,   // the tensors of each layer
 };
-constexpr DividedThings operator|(DividedThings a, DividedThings b) {
-  return static_cast<DividedThings>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+constexpr DividedParts operator|(DividedParts a, DividedParts b) {
+  return static_cast<DividedParts>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
 }
 
 /// MeshAxisRow is the row of an axis in axes.inc.
 struct MeshAxisRow {
   MeshAxis axis;
   std::string_view name;
-  DividedThings divided;
+  DividedParts divided;
 };
 inline constexpr auto kMeshAxisRows = [] {
-  using enum DividedThings;
+  using enum DividedParts;
   return std::array{
 #define FTRUN_MESH_AXIS(kind, name, divided) MeshAxisRow{MeshAxis::kind, #name, divided},
 #include "axes/axes.inc"
@@ -70,7 +69,7 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-constexpr bool intersects(DividedThings a, DividedThings b) {
+constexpr bool intersects(DividedParts a, DividedParts b) {
   return (static_cast<uint32_t>(a) & static_cast<uint32_t>(b)) != 0;
 }
 
@@ -82,7 +81,7 @@ inline constexpr MeshAxes kAllAxes = [] {
 }();
 
 /// Returns the axes whose ranks divide any of `what` among themselves.
-constexpr MeshAxes axes_that_divide(DividedThings what) {
+constexpr MeshAxes axes_that_divide(DividedParts what) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)
     if (intersects(row.divided, what)) axes.add({row.axis});
@@ -90,29 +89,29 @@ constexpr MeshAxes axes_that_divide(DividedThings what) {
 }
 
 /// Returns the axes whose ranks divide none of `what` among themselves.
-constexpr MeshAxes axes_that_do_not_divide(DividedThings what) {
+constexpr MeshAxes axes_that_do_not_divide(DividedParts what) {
   MeshAxes axes = kAllAxes;
   axes.remove(axes_that_divide(what));
   return axes;
 }
 
 /// The axes along which ranks share one copy of the state of what they compute.
-inline constexpr MeshAxes kStateAxes = axes_that_divide(DividedThings::kState);
+inline constexpr MeshAxes kStateAxes = axes_that_divide(DividedParts::kState);
 /// The parts of the model's state: ranks that divide any of them have different parts of the state.
-inline constexpr DividedThings kModelParts =
-    DividedThings::kState | DividedThings::kLayers | DividedThings::kTensors;
+inline constexpr DividedParts kModelParts =
+    DividedParts::kState | DividedParts::kLayers | DividedParts::kTensors;
 /// The axes along which ranks share one copy of the whole model's state.
 inline constexpr MeshAxes kModelAxes = axes_that_divide(kModelParts);
 /// The axes along which ranks have the same parts of the model's state.
 inline constexpr MeshAxes kReplicaAxes = axes_that_do_not_divide(kModelParts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
 inline constexpr MeshAxes kGradientAxes =
-    axes_that_divide(DividedThings::kSequences | DividedThings::kTokens);
+    axes_that_divide(DividedParts::kSequences | DividedParts::kTokens);
 /// The axes along which ranks divide the tokens of each sequence.
-inline constexpr MeshAxes kTokenAxes = axes_that_divide(DividedThings::kTokens);
+inline constexpr MeshAxes kTokenAxes = axes_that_divide(DividedParts::kTokens);
 /// The axes along which ranks have different layers.
-inline constexpr MeshAxes kStageAxes = axes_that_divide(DividedThings::kLayers);
+inline constexpr MeshAxes kStageAxes = axes_that_divide(DividedParts::kLayers);
 /// The axes along which ranks have parts of each layer's tensors and exchange values inside it.
-inline constexpr MeshAxes kLayerAxes = axes_that_divide(DividedThings::kTensors);
+inline constexpr MeshAxes kLayerAxes = axes_that_divide(DividedParts::kTensors);
 
 }  // namespace ftrun

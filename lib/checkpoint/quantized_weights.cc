@@ -8,7 +8,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/half_floats.h"
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 #include "base/round_up.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/weight_conversion.h"

@@ -12,7 +12,7 @@ namespace {
 
 /// The maximum number of boxes into which the missing rest of a wanted box may be divided. Columns
 /// of 128 ranks with unequal ranges lead to 171.
-constexpr size_t kMaxSlicesLeft = 2048;
+constexpr size_t kMaxBoxesLeft = 2048;
 
 /// Passes to `use` the parts of `left` that `stored` holds, and removes them from `left`.
 void use_box(const StoredBox& stored, std::vector<Box>& left,
@@ -62,11 +62,11 @@ std::optional<int64_t> StoredBoxes::cover(
     // This box and all later ones begin after the first missing element, so none of them holds it.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) use_box(boxes_[i], left, use);
-    if (left.size() > kMaxSlicesLeft)
+    if (left.size() > kMaxBoxesLeft)
       throw Error(
           ExitCode::kBadInput,
-          cat(subject_, ": its slices overlap in a way no layout of ranks produces (more than ",
-              kMaxSlicesLeft, " pieces)"),
+          cat(subject_, ": its boxes overlap in a way no layout of ranks produces (more than ",
+              kMaxBoxesLeft, " boxes)"),
           "resume from another checkpoint: ftrun does not write such checkpoints");
   }
   if (left.empty()) return std::nullopt;

@@ -66,7 +66,7 @@ MeshPoint RankMesh::coordinate(int rank) const {
   };
 }
 
-int RankMesh::rank_at(const MeshPoint& place) const {
+int RankMesh::rank_at(const MeshPoint& coordinate) const {
   int rank = 0;
   for (int i = 0; i < kMeshAxes; ++i) {
     const int index = place.at(axis_at(i));

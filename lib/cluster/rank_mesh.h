@@ -65,11 +65,11 @@ class RankMesh {
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
-  int data_parallel_size() const { return group_size(axes_that_divide(DividedThings::kSequences)); }
+  int data_parallel_size() const { return group_size(axes_that_divide(DividedParts::kSequences)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;
-  int rank_at(const MeshPoint& place) const;
+  int rank_at(const MeshPoint& coordinate) const;
   /// Returns a rank's place on the line along all of `axes` as if they were one axis; group_size()
   /// returns the number of ranks on that line.
   int place_on(int rank, MeshAxes axes) const;

@@ -199,7 +199,8 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
   throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
 
-Error Rendezvous::Impl::lost_store(const TextExchange& exchange, const std::string& why) const {
+Error Rendezvous::Impl::lost_store_error(const TextExchange& exchange,
+                                         const std::string& why) const {
   const ProcessState state = state_of(0);
   const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
                       : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
@@ -259,7 +260,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit =
           absence.first_is_collecting ? options.timeout + kCollectTime : options.timeout;
-      const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
+      const bool over = waited >= limit && !signs.all_within(absence.ranks, silence_limit());
       if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
         notice.poll(
@@ -289,7 +290,7 @@ auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, cons
     publish_failure(exchange, key, error);
     throw;
   } catch (const std::exception& error) {
-    const Error lost = lost_store(exchange, error.what());
+    const Error lost = lost_store_error(exchange, error.what());
     publish_failure(exchange, key, lost);
     throw lost;
   }
@@ -367,7 +368,7 @@ std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw impl_->lost_store(exchange, error.what());
+    throw impl_->lost_store_error(exchange, error.what());
   }
 }
 

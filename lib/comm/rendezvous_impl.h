@@ -60,7 +60,7 @@ struct Rendezvous::Impl {
   void record_silence(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> leave_keys(bool include_ended);
-  std::optional<RankState> shown_here(int rank) const;
+  std::optional<RankState> state_on_local_board(int rank) const;
   PeerView view_rank(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
 
@@ -132,13 +132,13 @@ struct Rendezvous::Impl {
   bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }
   /// Returns how long a rank may give no sign of life before it is lost; a few heartbeats may be
   /// late on a busy machine.
-  Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
+  Milliseconds silence_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
   std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
                         WaitPolicy policy, const std::string& waited);
   [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& absence,
                                         const std::vector<int>& gone, Milliseconds waited);
-  Error lost_store(const TextExchange& exchange, const std::string& why) const;
+  Error lost_store_error(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],
                          identities[static_cast<size_t>(options.rank)]);

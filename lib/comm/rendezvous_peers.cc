@@ -124,7 +124,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
 }
 
 /// Returns what a rank of the same supervisor shows on its board at this moment.
-std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
+std::optional<RankState> Rendezvous::Impl::state_on_local_board(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
   const BoardTable* table = local_boards.find(rank, peer.pid);
@@ -136,7 +136,7 @@ PeerView Rendezvous::Impl::view_rank(int rank,
                                      const std::optional<std::vector<uint8_t>>& beat) const {
   PeerView view{.global_rank = rank, .identity = identities[static_cast<size_t>(rank)]};
   view.process = state_of(rank);
-  if (auto here = shown_here(rank))
+  if (auto here = state_on_local_board(rank))
     view.state = std::move(*here);
   else if (beat && beat->size() > sizeof(int64_t))
     view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)), options.world_size);
@@ -148,7 +148,7 @@ std::vector<PeerView> Rendezvous::Impl::view_ranks(const std::vector<int>& ranks
   bool answers = true;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= options.world_size) continue;
-    const bool asks = answers && !shown_here(rank);
+    const bool asks = answers && !state_on_local_board(rank);
     const auto beat = asks ? last_heartbeat(rank) : std::nullopt;
     answers = answers && (!asks || beat);
     views.push_back(view_rank(rank, beat));
@@ -185,7 +185,7 @@ std::vector<PeerView> Rendezvous::view_members(const std::vector<int>& members,
     return beat;
   };
   const bool all_here = std::ranges::all_of(
-      members, [&](int member) { return impl_->shown_here(member).has_value(); });
+      members, [&](int member) { return impl_->state_on_local_board(member).has_value(); });
   if (!all_here) {
     try {
       impl_->show_state();

@@ -13,6 +13,7 @@
 #include "base/enum_names.h"
 #include "base/log.h"
 #include "base/matmul_library.h"
+#include "base/quantized_format.h"
 #include "base/recompute_level.h"
 #include "base/sequence_packing.h"
 #include "base/unit_granularity.h"
@@ -198,14 +199,13 @@ struct AdapterConfig {
   bool operator==(const AdapterConfig&) const = default;
 };
 
-enum class QuantizationType { kNone, kNf4, kInt8 };
 template <>
 struct EnumNames<QuantizationType> {
   static constexpr auto kNames = enum_names<QuantizationType>({"none", "nf4", "int8"});
 };
 
 /// QuantizationConfig is the section quantization: how the frozen weight matrices of the blocks are
-/// stored; PackedFormat defines the terms.
+/// stored (base/quantized_format.h).
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
   /// Says whether the scales of nf4 are quantized as well.
@@ -259,10 +259,10 @@ struct EnumNames<TagValidation> {
   static constexpr auto kNames = enum_names<TagValidation>({"Warn", "Ignore", "Fail"});
 };
 
-enum class IfBusy { kWait, kSkip };
+enum class BusySavePolicy { kWait, kSkip };
 template <>
-struct EnumNames<IfBusy> {
-  static constexpr auto kNames = enum_names<IfBusy>({"wait", "skip"});
+struct EnumNames<BusySavePolicy> {
+  static constexpr auto kNames = enum_names<BusySavePolicy>({"wait", "skip"});
 };
 
 enum class BestMode { kMin, kMax };
@@ -288,7 +288,7 @@ struct CheckpointConfig {
   double every_minutes = 0;
   /// Says whether checkpoints are written while training continues.
   bool background = true;
-  IfBusy if_busy = IfBusy::kWait;
+  BusySavePolicy if_busy = BusySavePolicy::kWait;
   /// The number of newest checkpoints that are kept; 0 = all, and 1 is raised to 2.
   int64_t keep_last = 2;
   KeepBestConfig keep_best;
@@ -320,17 +320,17 @@ struct EnumNames<ExportDtype> {
   static constexpr auto kNames = enum_names<ExportDtype>({"auto", "fp32", "fp16", "bf16"});
 };
 
-enum class ExportWhich { kLast, kBest };
+enum class ExportedStep { kLast, kBest };
 template <>
-struct EnumNames<ExportWhich> {
-  static constexpr auto kNames = enum_names<ExportWhich>({"last", "best"});
+struct EnumNames<ExportedStep> {
+  static constexpr auto kNames = enum_names<ExportedStep>({"last", "best"});
 };
 
 /// ExportConfig is the section export.
 struct ExportConfig {
   bool enabled = true;
   /// The weights that are exported; kBest: those of checkpoint.keep_best.
-  ExportWhich which = ExportWhich::kLast;
+  ExportedStep which = ExportedStep::kLast;
   /// The dtype of exported weights; kAuto: that of the model's own files.
   ExportDtype dtype = ExportDtype::kAuto;
   bool operator==(const ExportConfig&) const = default;

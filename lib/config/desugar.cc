@@ -286,7 +286,7 @@ void split_named_validation(ConfigNode& root, Problems& problems) {
 
 }  // namespace
 
-DesugaredTree desugar(SourceTree source, Problems& problems) {
+DesugaredTree desugar(ConfigSourceTree source, Problems& problems) {
   ConfigNode& root = source.root;
   require(root.is_map(), "a source of a config is a map");
   move_max_grad_norms(root, problems);

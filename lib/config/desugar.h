@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// SourceTree is one source of a config as it was written: a file together with the adapter's file
-/// that it names, or an override.
-struct SourceTree {
+/// ConfigSourceTree is one source of a config as it was written: a file together with the adapter's
+/// file that it names, or an override.
+struct ConfigSourceTree {
   /// The root node of the source's sections.
   ConfigNode root;
   /// Says whether the adapter section was read from a PEFT file.
@@ -33,7 +33,7 @@ class DesugaredTree {
   void merge(const DesugaredTree& later, Problems& problems);
 
  private:
-  friend DesugaredTree desugar(SourceTree source, Problems& problems);
+  friend DesugaredTree desugar(ConfigSourceTree source, Problems& problems);
   explicit DesugaredTree(ConfigNode root) : root_(std::move(root)) {}
 
   ConfigNode root_;
@@ -41,6 +41,6 @@ class DesugaredTree {
 
 /// Translates one source's aliases and deprecated spellings into the keys of the schema, so that
 /// sources can be merged. Two spellings of one key in one source are an error.
-DesugaredTree desugar(SourceTree source, Problems& problems);
+DesugaredTree desugar(ConfigSourceTree source, Problems& problems);
 
 }  // namespace ftrun

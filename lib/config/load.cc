@@ -111,7 +111,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
 }
 
 /// Sources merges each source into those read before. A file or an override is parsed (ConfigNode);
-/// the adapter file that it names is included (SourceTree); its spellings are replaced by the
+/// the adapter file that it names is included (ConfigSourceTree); its spellings are replaced by the
 /// schema's keys (DesugaredTree). At the end all sources together are read (WrittenConfig).
 class Sources {
  public:
@@ -209,7 +209,7 @@ class Sources {
   /// Makes the source of a parsed tree. `adapter: FOLDER` means the content of the folder's
   /// adapter_config.json, and that training continues from this adapter. An adapter that cannot be
   /// read is reported and left out.
-  SourceTree with_adapter_file(ConfigNode root) {
+  ConfigSourceTree with_adapter_file(ConfigNode root) {
     ConfigNode* adapter = root.find("adapter");
     if (ConfigNode* path =
             adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;

@@ -88,7 +88,7 @@ void check_bf16_states(ResolveState& r) {
                 other_position_text(r, "data_types.grad_accum_dtype")),
             cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
                 "bf16_optimizer_states alone"));
-  if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).has_8bit_states)
+  if (c.bf16.bf16_optimizer_states && optimizer_traits(c.optimizer.type).has_8bit_states)
     r.error(moments,
             cat(moments, " cannot be combined with ", name_of(c.optimizer.type),
                 ", whose states are 8-bit codes, and fp32 for small tensors",
@@ -274,7 +274,7 @@ void check_paths(ResolveState& r) {
 
 void check_optimizer(ResolveState& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
-  const auto conflict_of = optimizer_of(optimizer.type).conflict;
+  const auto conflict_of = optimizer_traits(optimizer.type).conflict;
   const std::optional<ParameterConflict> conflict =
       conflict_of == nullptr ? std::nullopt : conflict_of(optimizer);
   if (conflict)

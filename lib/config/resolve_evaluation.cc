@@ -80,7 +80,7 @@ void check_evaluation(ResolveState& r) {
         "train.generate has no effect: it continues documents of data.validation, which is not "
         "set",
         "set data.validation");
-  if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
+  if (c.model_export.which == ExportedStep::kBest && c.checkpoint.keep_best.metric.empty())
     r.error("export.which", "export.which is best, but checkpoint.keep_best is not set",
             "add checkpoint: {keep_best: {metric: validation.loss}}");
 }

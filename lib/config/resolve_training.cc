@@ -31,7 +31,8 @@ void decide_learning_rate(ResolveState& r) {
   } else if (r.is_auto(path) || r.is_written("train.learning_rate")) {
     r.decide(path, optimizer.lr, r.config.train.learning_rate, "train.learning_rate");
   } else {
-    r.decide(path, optimizer.lr, optimizer_of(optimizer.type).defaults.lr, "DeepSpeed's default");
+    r.decide(path, optimizer.lr, optimizer_traits(optimizer.type).defaults.lr,
+             "DeepSpeed's default");
   }
 }
 
@@ -39,10 +40,10 @@ void decide_learning_rate(ResolveState& r) {
 /// train also has.
 void default_parameters(ResolveState& r) {
   OptimizerConfig& config = r.config.optimizer;
-  const Optimizer& optimizer = optimizer_of(config.type);
-  for (const OptimizerParameter& parameter : optimizer.parameters) {
+  const OptimizerTraits& optimizer = optimizer_traits(config.type);
+  for (const Hyperparameter& parameter : optimizer.parameters) {
     const std::string name = parameter.name;
-    if (name == parameters::kLr.name || name == parameters::kWeightDecay.name) continue;
+    if (name == hyperparameters::kLr.name || name == hyperparameters::kWeightDecay.name) continue;
     if (r.is_written(cat("optimizer.params.", name))) continue;
     std::visit([&](auto member) { config.*member = optimizer.defaults.*member; }, parameter.member);
   }

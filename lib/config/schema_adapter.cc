@@ -80,10 +80,11 @@ void declare_quantization(Schema& s) {
        .vocabulary = Vocabulary::kFtrun},
       [](auto& c) -> auto& { return c.quantization; });
   using Q = QuantizationConfig;
-  rows.key("type", &Q::type,
-           "nf4: 4-bit NormalFloat. int8: 8 bits with one scale for each row. none: weights are "
-           "not quantized. Quantized weights are unpacked part by part into the precision of the "
-           "computation.")
+  rows.key(
+          "type", &Q::type,
+          "nf4: 4-bit NormalFloat. int8: 8 bits with one scale for each row. none: weights are "
+          "not quantized. Quantized weights are dequantized part by part into the precision of the "
+          "computation.")
       .alias("bnb_4bit_quant_type")
       .in_any_case();
   rows.key("double", &Q::double_quantization,

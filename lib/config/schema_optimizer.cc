@@ -13,15 +13,15 @@ using Types = std::vector<std::string>;
 
 /// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)".
 /// Returns "" if all types have the same default.
-std::string defaults_by_type(const OptimizerParameter& parameter) {
+std::string defaults_by_type(const Hyperparameter& parameter) {
   const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
   if (member == nullptr) return "";
-  const double usual = optimizer_of(OptimizerType{}).defaults.*(*member);
+  const double usual = optimizer_traits(OptimizerType{}).defaults.*(*member);
   Types others;
   for (size_t i = 0; i < kNamedOptimizers; ++i) {
     const auto type = static_cast<OptimizerType>(i);
-    const double own = optimizer_of(type).defaults.*(*member);
-    if (optimizer_of(type).has(parameter.name) && own != usual)
+    const double own = optimizer_traits(type).defaults.*(*member);
+    if (optimizer_traits(type).has(parameter.name) && own != usual)
       others.push_back(cat(name_of(type), " ", number_text(own)));
   }
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
@@ -31,7 +31,7 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
-    if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered())
+    if (const auto type = static_cast<OptimizerType>(i); optimizer_traits(type).offered())
       offered.emplace_back(name_of(type));
   for (const auto& [alias, name, sets] : optimizer_aliases())
     if (std::find(offered.begin(), offered.end(), name) != offered.end())
@@ -43,14 +43,14 @@ std::string type_text() {
 
 /// Adds the row of an optimizer parameter that a config keeps.
 template <typename OptimizerRows>
-void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
+void declare_parameter(OptimizerRows& params, const Hyperparameter& parameter) {
   Field& field =
       *std::visit([&](auto member) { return &params.key(parameter.name, member, parameter.doc); },
                   parameter.member);
   field.bounds = {
       .min = parameter.least, .max = parameter.bound, .excludes_max = parameter.bound.has_value()};
   field.default_text = defaults_by_type(parameter);
-  if (std::string_view(parameter.name) == parameters::kLr.name)
+  if (std::string_view(parameter.name) == hyperparameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
   const Types types = types_with(parameter.name);
   // A key that all types except PyTorch's classes have needs no list of types.
@@ -123,7 +123,7 @@ void declare_optimizer(Schema& s) {
   auto params = section(
       s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
       part);
-  for (const OptimizerParameter& parameter : all_optimizer_parameters())
+  for (const Hyperparameter& parameter : all_hyperparameters())
     declare_parameter(params, parameter);
   // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");

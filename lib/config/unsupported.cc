@@ -75,7 +75,7 @@ const std::vector<UnsupportedFeature>& refused() {
                   [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
                   [](const Config& c) {
                     // A class of PyTorch has been reported when it was read.
-                    return !optimizer_of(c.optimizer.type).offered() &&
+                    return !optimizer_traits(c.optimizer.type).offered() &&
                            c.optimizer.type != OptimizerType::kTorch;
                   }},
                  {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),

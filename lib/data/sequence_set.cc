@@ -22,7 +22,7 @@ int64_t checked_length(const SequenceSetOptions& options) {
   if (options.sequence_length < 1 || options.sequence_length > (int64_t{1} << 30))
     throw Error(ExitCode::kUsage,
                 cat("data.sequence_length is ", options.sequence_length, ", expected 1 to 2^30"),
-                "set it to the number of tokens that a sequence shall have, such as 2048");
+                "set it to the number of tokens that a sequence should have, such as 2048");
   return options.sequence_length;
 }
 

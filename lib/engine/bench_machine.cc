@@ -140,7 +140,7 @@ class GraphBench {
         static_cast<int32_t*>(to)[i] = static_cast<int32_t>(i * 7919 % vocabulary);
       return;
     }
-    if (value.packed || value.role == ValueRole::kWorkspace) return;
+    if (value.quantized || value.role == ValueRole::kWorkspace) return;
     if (value.dtype != DType::kF32 && value.dtype != DType::kBF16 && value.dtype != DType::kF16)
       return;
     std::vector<float> numbers(static_cast<size_t>(count));

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 #include "base/rank_error.h"
 #include "base/round_up.h"
 #include "base/text.h"
@@ -97,13 +97,13 @@ Bytes decode_states(const Bytes& codes, const Bytes& scales) {
   return as_dtype(numbers, DType::kF32);
 }
 
-Bytes pack_matrix(const std::vector<float>& numbers, const Value& value) {
+Bytes quantize_matrix(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
-  PackedScales scales(value.packed, count, value.dims.back());
+  QuantizationScales scales(value.quantized, count, value.dims.back());
   scales.add(numbers);
   require(scales.finish(), "random weights are finite");
   Bytes records(static_cast<size_t>(value.bytes()));
-  pack_values(value.packed, scales, 0, numbers, 0, records.data());
+  quantize_values(value.quantized, scales, 0, numbers, 0, records.data());
   return records;
 }
 
@@ -316,7 +316,7 @@ class GraphComparison {
 
   Bytes first_content(const Value& value, size_t seed) const {
     const int64_t count = element_count(value.dims);
-    if (value.packed) return pack_matrix(random_floats(count, seed), value);
+    if (value.quantized) return quantize_matrix(random_floats(count, seed), value);
     if (value.dtype == DType::kI32) return integers(value, count);
     if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 ||
         value.dtype == DType::kU8)
@@ -414,7 +414,7 @@ void Comparison::compare(const ModelDescription& model, bool documents) {
 /// update of 8-bit states.
 void Comparison::compare_updates(const Config& config) {
   compare_update(config, false);
-  if (optimizer_of(config.optimizer.type).has_8bit_states) compare_update(config, true);
+  if (optimizer_traits(config.optimizer.type).has_8bit_states) compare_update(config, true);
 }
 
 void Comparison::compare_update(const Config& config, bool has_8bit_states) {

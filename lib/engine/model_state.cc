@@ -10,7 +10,7 @@
 
 #include "axes/tensor/split.h"
 #include "base/error.h"
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 #include "base/round_up.h"
 #include "base/run_in_parallel.h"
 #include "base/text.h"
@@ -25,8 +25,8 @@ namespace {
 /// The number of elements that are copied through a buffer at a time if they cannot be read in
 /// place.
 constexpr int64_t kChunk = int64_t{1} << 20;
-/// The number of elements of a packed tensor that are packed at a time: whole blocks.
-constexpr int64_t kPackedPart = int64_t{1} << 18;
+/// The number of elements of a quantized tensor that are quantized at a time: whole blocks.
+constexpr int64_t kQuantizedPart = int64_t{1} << 18;
 
 /// Returns a slice of this rank's part of a tensor as boxes of the whole tensor. In the unit these
 /// lie one after another. If `block` > 1, `tensor` and the boxes count in blocks of `block`
@@ -116,8 +116,8 @@ DType ModelState::stored_dtype(const UnitStatePiece& piece) const {
   return dtype(piece);
 }
 
-const PackedFormat& ModelState::packed(const UnitStatePiece& piece) const {
-  return program_.at(piece.range.buffer).format.packed;
+const QuantizedFormat& ModelState::quantized(const UnitStatePiece& piece) const {
+  return program_.at(piece.range.buffer).format.quantized;
 }
 
 /// Leaves out tensors that do not have the piece's state: a unit may have tensors with and without
@@ -144,12 +144,12 @@ TensorInfo ModelState::stored_tensor(const UnitStatePiece& piece, TensorId id) c
   }
   if (piece.block == 1) return stored;
   stored.local = blocked_box(stored.shape, stored.local, piece.block);
-  stored.shape = blocked_shape(stored.shape, piece.block);
+  stored.shape = block_values_shape(stored.shape, piece.block);
   return stored;
 }
 
 int64_t ModelState::bytes_of(const UnitStatePiece& piece, int64_t elements) const {
-  return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
+  return stored_bytes(dtype(piece), quantized(piece), divide_up(elements, piece.block));
 }
 
 BufferRange ModelState::range_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const {
@@ -205,12 +205,12 @@ void ModelState::read_elements(const UnitStatePiece& piece, int64_t begin, int64
 void ModelState::read_elements_f32(const UnitStatePiece& piece, int64_t begin, int64_t end,
                                    float* out, StateReadOptions reading) const {
   if (dtype(piece) == DType::kF32) return read_elements(piece, begin, end, out, reading);
-  if (const PackedFormat& format = packed(piece)) {
-    const int64_t first = begin / kPackedRecord * kPackedRecord;
+  if (const QuantizedFormat& format = quantized(piece)) {
+    const int64_t first = begin / kQuantizedRecord * kQuantizedRecord;
     std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
-    read_elements(piece, first, round_up(end, kPackedRecord), records.data(), reading);
-    return unpack_values(format, records.data(), begin - first,
-                         {out, static_cast<size_t>(end - begin)});
+    read_elements(piece, first, round_up(end, kQuantizedRecord), records.data(), reading);
+    return dequantize_values(format, records.data(), begin - first,
+                             {out, static_cast<size_t>(end - begin)});
   }
   std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
   read_elements(piece, begin, end, raw.data(), reading);
@@ -264,29 +264,29 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) co
   };
 }
 
-/// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
-/// scales of the whole tensor.
-void ModelState::pack(const UnitStatePiece& piece, const TensorSlice& slice,
-                      const InitialWeights& initial) {
-  const PackedFormat& format = packed(piece);
+/// Quantizes this rank's part of a quantized tensor, at most kQuantizedPart elements at a time,
+/// with the scales of the whole tensor.
+void ModelState::quantize(const UnitStatePiece& piece, const TensorSlice& slice,
+                          const InitialWeights& initial) {
+  const QuantizedFormat& format = quantized(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
-      static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
+      static_cast<size_t>(std::min(kQuantizedPart, std::max(tensor.numel(), slice.extent))));
   const auto read = [&](int64_t begin, int64_t end) {
     const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
     initial.read(tensor, begin, end, some);
     initial.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  const PackedScales scales =
-      scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
-  std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
-  for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
-    const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);
+  const QuantizationScales scales =
+      scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kQuantizedPart, read);
+  std::vector<std::byte> records(static_cast<size_t>(format.bytes(kQuantizedPart)));
+  for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kQuantizedPart) {
+    const int64_t end = std::min(at + kQuantizedPart, slice.offset + slice.extent);
     std::fill(records.begin(), records.end(), std::byte{0});
     for (const TensorRun& run : runs_of(tensor, at, end))
-      pack_values(format, scales, run.begin, read(run.begin, run.end), run.position,
-                  records.data());
+      quantize_values(format, scales, run.begin, read(run.begin, run.end), run.position,
+                      records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
     const BufferRange to = range_of(piece, in_unit, in_unit + (end - at));
     if (memory_.is_in_main_memory(program_, to))
@@ -298,12 +298,12 @@ void ModelState::pack(const UnitStatePiece& piece, const TensorSlice& slice,
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_initial(const UnitStatePiece& piece, const InitialWeights& initial) {
-  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(initial));
+  if (!quantized(piece)) return fill(piece, DType::kF32, make_reader(initial));
   const std::vector<TensorSlice> slices =
       slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(
-        slices.size(), [&](size_t i) { pack(piece, slices[i], initial); },
+        slices.size(), [&](size_t i) { quantize(piece, slices[i], initial); },
         static_cast<size_t>(kernel_threads()));
     return;
   }
@@ -449,8 +449,8 @@ std::vector<StateInfo> ModelState::states() const {
   std::vector<StateInfo> all;
   for (const StoredState& saved : stored_states(model_, partition_, options_)) {
     const TensorInfo& tensor = model_.tensor(saved.tensor);
-    all.push_back(
-        {tensor.name, kind_of(saved.state), saved.dtype, blocked_shape(tensor.shape, saved.block)});
+    all.push_back({tensor.name, kind_of(saved.state), saved.dtype,
+                   block_values_shape(tensor.shape, saved.block)});
   }
   return all;
 }
@@ -495,8 +495,8 @@ int64_t ModelState::gather_bytes(int64_t elements) const {
   int64_t bytes = 0;
   for (const UnitStatePiece& piece : pieces_)
     if (piece.state == UnitStatePiece::kParam && dtype(piece) != DType::kF32)
-      bytes = std::max(bytes, packed(piece) ? packed(piece).bytes(elements + kPackedRecord)
-                                            : elements * dtype_bytes(dtype(piece)));
+      bytes = std::max(bytes, quantized(piece) ? quantized(piece).bytes(elements + kQuantizedRecord)
+                                               : elements * dtype_bytes(dtype(piece)));
   return bytes + (divided ? elements * dtype_bytes(DType::kF32) : 0);
 }
 

@@ -83,7 +83,7 @@ class ModelState {
   /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const UnitStatePiece& piece) const;
   DType dtype(const UnitStatePiece& piece) const;
-  const PackedFormat& packed(const UnitStatePiece& piece) const;
+  const QuantizedFormat& quantized(const UnitStatePiece& piece) const;
   /// Lists the slices of the tensors whose state lies in elements [begin, end) of a piece.
   std::vector<TensorSlice> slices_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const;
   /// Returns the shape in which checkpoints hold a tensor's state: a state of blocks has the shape
@@ -95,7 +95,8 @@ class ModelState {
   StateTensorSlice saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
                                const Box& box, int64_t first, StateReadOptions reading) const;
   void fill(const UnitStatePiece& piece, DType source, const ReadTensor& read);
-  void pack(const UnitStatePiece& piece, const TensorSlice& slice, const InitialWeights& initial);
+  void quantize(const UnitStatePiece& piece, const TensorSlice& slice,
+                const InitialWeights& initial);
   void measure_row_norms(InitialWeights& initial,
                          const std::function<bool(const UnitStatePiece&)>& is_read) const;
   void fill_initial(const UnitStatePiece& piece, const InitialWeights& initial);

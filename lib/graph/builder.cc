@@ -54,7 +54,7 @@ ValueId GraphBuilder::fp32_param(std::string name, Dims dims) {
 
 ValueId GraphBuilder::linear_weight(std::string name, Dims dims) {
   const ValueId weight = param(std::move(name), std::move(dims));
-  graph_.values[static_cast<size_t>(weight)].packed = graph_.dtypes.packed;
+  graph_.values[static_cast<size_t>(weight)].quantized = graph_.dtypes.quantized;
   return weight;
 }
 

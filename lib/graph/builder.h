@@ -22,7 +22,8 @@ class GraphBuilder {
   ValueId param(std::string name, Dims dims);
   /// Adds a parameter that kernels read in fp32 where layers compute in 16 bits.
   ValueId fp32_param(std::string name, Dims dims);
-  /// Adds the weight of a linear layer, packed if the graph's weights are (ModelDtypes::packed).
+  /// Adds the weight of a linear layer, quantized if the graph's weights are
+  /// (ModelDtypes::quantized).
   ValueId linear_weight(std::string name, Dims dims);
 
   // The functions of ops/KIND emit operations with the members below, which check operands and make

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/packed_format.h"
+#include "base/quantized_format.h"
 #include "base/recompute_level.h"
 #include "graph/op.h"
 
@@ -72,12 +72,13 @@ struct Value {
   /// The value that is the gradient of a kParam, or the gradient with respect to a kOutput or
   /// kInput.
   ValueId grad = -1;
-  /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
-  PackedFormat packed = {};
+  /// The format in which the elements of a kParam are quantized, which kernels dequantize as
+  /// `dtype`.
+  QuantizedFormat quantized = {};
 
-  int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
+  int64_t bytes() const { return stored_bytes(dtype, quantized, element_count(dims)); }
   /// Returns the dtype of the value's storage.
-  DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
+  DType stored_dtype() const { return quantized ? DType::kU8 : dtype; }
 };
 
 /// KernelDevice says for which kernels a graph is made. Kernels of CPUs and GPUs need different
@@ -94,8 +95,9 @@ struct ModelDtypes {
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
   KernelDevice kernels = KernelDevice::kCpu;
-  /// The packed format of the blocks' weight matrices, if these are packed; they do not train then.
-  PackedFormat packed = {};
+  /// The quantized format of the blocks' weight matrices, if these are quantized; they do not train
+  /// then.
+  QuantizedFormat quantized = {};
   bool operator==(const ModelDtypes&) const = default;
 };
 

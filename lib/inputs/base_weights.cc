@@ -13,27 +13,28 @@ constexpr int64_t kPart = int64_t{1} << 18;
 }  // namespace
 
 BaseWeights::BaseWeights(const ModelDescription& model, const ModelFolder& folder)
-    : format_(model.dtypes.packed), folder_(folder) {
+    : format_(model.dtypes.quantized), folder_(folder) {
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
-        if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
+        if (param.quantized) quantized_[model.tensor(id).name] = model.tensor(id).shape;
 }
 
 void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end,
                        std::span<float> out) {
-  const auto found = packed_.find(tensor);
-  if (found == packed_.end()) return read_stored(tensor, begin, end, out);
+  const auto found = quantized_.find(tensor);
+  if (found == quantized_.end()) return read_stored(tensor, begin, end, out);
   if (tensor != tensor_) scan(tensor, found->second);
   const int64_t elements = element_count(found->second);
   for (int64_t at = begin; at < end;) {
-    const int64_t first = at / kPackedRecord * kPackedRecord, to = std::min(end, first + kPart);
-    const int64_t last = std::min(elements, round_up(to, kPackedRecord));
+    const int64_t first = at / kQuantizedRecord * kQuantizedRecord,
+                  to = std::min(end, first + kPart);
+    const int64_t last = std::min(elements, round_up(to, kQuantizedRecord));
     const std::span<float> values(values_.data(), static_cast<size_t>(last - first));
     read_stored(tensor, first, last, values);
-    pack_values(format_, *scales_, first, values, 0, records_.data());
-    unpack_values(format_, records_.data(), at - first,
-                  out.subspan(static_cast<size_t>(at - begin), static_cast<size_t>(to - at)));
+    quantize_values(format_, *scales_, first, values, 0, records_.data());
+    dequantize_values(format_, records_.data(), at - first,
+                      out.subspan(static_cast<size_t>(at - begin), static_cast<size_t>(to - at)));
     at = to;
   }
 }

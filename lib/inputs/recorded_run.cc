@@ -10,11 +10,11 @@
 namespace ftrun {
 namespace {
 
-/// Returns the saved config, or this run's config `now` if the checkpoint has none, with the seed
-/// that the checkpoint records separately.
-std::string config_to_compare(const CheckpointMeta& saved, const std::string& now) {
+/// Returns the saved config, or this run's config `current` if the checkpoint has none, with the
+/// seed that the checkpoint records separately.
+std::string config_to_compare(const CheckpointMeta& saved, const std::string& current) {
   const auto kept = saved.extra.find(kConfigRecord);
-  const std::string& text = kept == saved.extra.end() ? now : kept->second;
+  const std::string& text = kept == saved.extra.end() ? current : kept->second;
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object() || !config.contains("train") || !config["train"].is_object()) return text;
   config["train"]["seed"] = saved.seed;
@@ -27,9 +27,9 @@ ImportRecord import_record(const CheckpointMeta& saved) {
 
 /// Returns this run's config with the known settings of the other program in place of its own.
 /// Settings that this run's config does not have are skipped.
-std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
-  auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) return now;
+std::string imported_config(const CheckpointMeta& saved, const std::string& current) {
+  auto config = nlohmann::ordered_json::parse(current, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return current;
   for (const auto& [name, value] : import_record(saved).known) {
     nlohmann::ordered_json* at = &config;
     for (const std::string& key : split(name, '.'))
@@ -54,20 +54,20 @@ std::string import_notice(const std::string& folder, const CheckpointMeta& saved
       "; the data continues where step ", saved.step, " of this config ends");
 }
 
-RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
-  RunManifest before = now;
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& current) {
+  RunManifest recorded = current;
   if (is_imported(saved)) {
-    before.config = imported_config(saved, now.config);
-    return before;
+    recorded.config = imported_config(saved, current.config);
+    return recorded;
   }
-  before.seed = saved.seed;
-  before.config = config_to_compare(saved, now.config);
-  for (auto& [axis, ranks] : before.topology)
+  recorded.seed = saved.seed;
+  recorded.config = config_to_compare(saved, current.config);
+  for (auto& [axis, ranks] : recorded.topology)
     if (const auto known = saved.topology.find(axis); known != saved.topology.end())
       ranks = known->second;
-  if (!saved.model_fingerprint.empty()) before.model.fingerprint = saved.model_fingerprint;
-  if (!saved.data_fingerprint.empty()) before.data["train"].fingerprint = saved.data_fingerprint;
-  return before;
+  if (!saved.model_fingerprint.empty()) recorded.model.fingerprint = saved.model_fingerprint;
+  if (!saved.data_fingerprint.empty()) recorded.data["train"].fingerprint = saved.data_fingerprint;
+  return recorded;
 }
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@ bool is_imported(const CheckpointMeta& saved);
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
 /// Returns the manifest of the run that saved a checkpoint, as far as the checkpoint records it:
-/// seed, topology, fingerprints and config come from that run, all other fields from `now`.
-RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
+/// seed, topology, fingerprints and config come from that run, all other fields from `current`.
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& current);
 
 }  // namespace ftrun

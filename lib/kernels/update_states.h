@@ -14,7 +14,7 @@ inline FlatUpdate with_states_of(FlatUpdate update, const OptimizerConfig& confi
     require(update.states[s] != nullptr, "an optimizer's step needs its states");
   for (size_t s = kept; s < update.states.size(); ++s) update.states[s] = nullptr;
   const bool is_8bit = update.state_dtype == DType::kU8;
-  require(!is_8bit || optimizer_of(config.type).has_8bit_states,
+  require(!is_8bit || optimizer_traits(config.type).has_8bit_states,
           "only an optimizer whose states may be codes has them");
   for (size_t s = 0; s < kept; ++s)
     require(

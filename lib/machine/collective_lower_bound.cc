@@ -7,7 +7,7 @@
 namespace ftrun {
 
 double collective_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
-                                      int ranks, Crossing crossing) {
+                                      int ranks, NodeSpan node_span) {
   if (ranks < 2 || bytes <= 0) return 0;
   const auto seconds_over = [&](const Link& link) {
     if (link.bandwidth == 0) return 0.0;
@@ -19,7 +19,7 @@ double collective_seconds_lower_bound(const Machine& machine, std::string_view k
   // smaller of the two times is the lower bound.
   const double across = std::min(seconds_over(machine.inter_node_link),
                                  seconds_over(link_between_nodes(machine, machine.devices)));
-  if (crossing == Crossing::kAll) return across;
+  if (node_span == NodeSpan::kAll) return across;
   double seconds = seconds_over(machine.intra_node_link);
   if (const auto found = machine.collectives.find(cat(kind, " ", ranks));
       found != machine.collectives.end()) {
@@ -27,7 +27,7 @@ double collective_seconds_lower_bound(const Machine& machine, std::string_view k
     for (const auto& [x, y] : found->second.points()) best = std::max(best, x / y);
     seconds = bytes / best;
   }
-  return crossing == Crossing::kSome ? std::min(seconds, across) : seconds;
+  return node_span == NodeSpan::kSome ? std::min(seconds, across) : seconds;
 }
 
 }  // namespace ftrun

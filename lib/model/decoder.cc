@@ -84,7 +84,7 @@ NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_vi
 }
 
 double norm_weight_offset(const ModelConfig& c) {
-  return c.norm == NormKind::kRmsLessOne ? 1.0 : 0.0;
+  return c.norm == NormKind::kRmsStoredLessOne ? 1.0 : 0.0;
 }
 
 /// Emits the norm of x; returns x itself where there is no norm.
@@ -426,7 +426,7 @@ class BlockBuilder {
   }
 
   ValueId add_qk_norm(const BlockParams& p, ValueId qkv, const HeadAttrs& heads) {
-    if (c_.qk_norm == QkNorm::kOwnWeights)
+    if (c_.qk_norm == QkNorm::kLayerNormByHead)
       return ops::head_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     if (c_.qk_norm == QkNorm::kEachHead) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
@@ -497,7 +497,8 @@ class BlockBinder {
       weights.push_back(tensors_.at(projection).weight);
       biases.push_back(tensors_.at(projection).bias);
     }
-    used_.push_back({params.weight, std::move(weights), part_, static_cast<bool>(dtypes_.packed)});
+    used_.push_back(
+        {params.weight, std::move(weights), part_, static_cast<bool>(dtypes_.quantized)});
     add(params.bias, std::move(biases));
     add_lora(params.lora);
   }

@@ -115,8 +115,8 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
-  /// Says whether the elements are packed as ModelDtypes::packed says.
-  bool packed = false;
+  /// Says whether the elements are quantized as ModelDtypes::quantized says.
+  bool quantized = false;
   /// The elements are fp32 although layers compute in 16 bits, because small changes of them
   /// matter; there are few of them.
   bool fp32 = false;

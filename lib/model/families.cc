@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/decoder.h"
-#include "model/packed_layers.h"
+#include "model/quantized_layers.h"
 
 namespace ftrun {
 
@@ -75,12 +75,12 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                     config.max_positions, " positions"),
                 cat("set data.sequence_length to at most ", config.max_positions));
   }
-  if (config.plain_positions > 0 && batch.longest() > config.plain_positions) {
+  if (config.max_unscaled_positions > 0 && batch.longest() > config.max_unscaled_positions) {
     throw Error(ExitCode::kUnsupported,
                 cat("sequences of ", batch.longest(), " tokens: a ", config.family,
-                    " model multiplies queries beyond position ", config.plain_positions,
+                    " model multiplies queries beyond position ", config.max_unscaled_positions,
                     " (llama_4_scaling_beta), which is not supported yet"),
-                cat("set data.sequence_length to at most ", config.plain_positions));
+                cat("set data.sequence_length to at most ", config.max_unscaled_positions));
   }
   check_float(dtypes.compute, "activations");
   check_float(dtypes.gradients, "gradients");
@@ -88,7 +88,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
           "an adapter describes each block of the model");
   ModelDtypes fitted = dtypes;
-  fitted.packed = fit_packed(config, split, dtypes.packed);
+  fitted.quantized = fit_quantized_format(config, split, dtypes.quantized);
   return build_decoder(config, batch, mode, fitted, recompute, split, adapter);
 }
 

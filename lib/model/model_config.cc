@@ -347,7 +347,7 @@ const char* name_of(QkNorm norm) {
       return "qk_norm";
     case QkNorm::kAllHeads:
       return "whole_qk_norm";
-    case QkNorm::kOwnWeights:
+    case QkNorm::kLayerNormByHead:
       return "own_head_norms";
   }
   bug("unknown norm of queries and keys");
@@ -368,7 +368,7 @@ std::string features_text(const ModelConfig& config) {
   if (config.head_bias) names.emplace_back("head_bias");
   if (const char* const name = name_of(config.qk_norm)) names.emplace_back(name);
   if (config.norm == NormKind::kLayer) names.emplace_back(layer_norm_name(config));
-  if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");
+  if (config.norm == NormKind::kRmsStoredLessOne) names.emplace_back("norms_less_one");
   if (!config.input_norm) names.emplace_back("no_input_norm");
   if (!config.mlp_norm) names.emplace_back("no_mlp_norm");
   if (config.output_norms) names.emplace_back("output_norms");

@@ -14,7 +14,7 @@ namespace ftrun {
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), RMS norm
 /// whose files store the weight minus 1, or layer norm (Ba et al. 2016).
-enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
+enum class NormKind : uint8_t { kRms, kRmsStoredLessOne, kLayer };
 
 /// QkNorm is the norm that is applied to queries and keys before the rotation.
 enum class QkNorm : uint8_t {
@@ -24,7 +24,7 @@ enum class QkNorm : uint8_t {
   /// RMS norm of all query heads and of all key heads of a token together.
   kAllHeads,
   /// Layer norm of each query and key head without a bias; each head has its own weights.
-  kOwnWeights,
+  kLayerNormByHead,
 };
 
 /// ModelConfig holds the description of a decoder that a Hugging Face config.json gives, in one
@@ -96,7 +96,7 @@ struct ModelConfig {
   RopeConfig rope;
   /// The number of tokens of the longest sequences that ftrun computes like other families; longer
   /// ones are refused. 0: no limit.
-  int64_t plain_positions = 0;
+  int64_t max_unscaled_positions = 0;
   /// Says whether neighboring elements of a head (2i, 2i+1) rotate together. False: elements at the
   /// same position of its two halves rotate together.
   bool rotates_pairs = false;

@@ -74,7 +74,7 @@ struct RequestedFeatures {
   bool sequence = true;
   bool adapts = false;
   bool magnitudes = false;
-  PackedKind packed = PackedKind::kNone;
+  QuantizationType quantized = QuantizationType::kNone;
 };
 
 /// Feature is a row of the table: changes of the small model's config.json, or a request.
@@ -150,11 +150,15 @@ std::vector<Feature> run_features() {
       {"LoRA on all linear modules", nothing, {.adapts = true}},
       {"... on tensor-parallel ranks", nothing, {.tensor_ranks = 2, .adapts = true}},
       {"DoRA", nothing, {.adapts = true, .magnitudes = true}},
-      {"`quantization: {type: nf4}`", nothing, {.adapts = true, .packed = PackedKind::kNf4}},
-      {"`quantization: {type: int8}`", nothing, {.adapts = true, .packed = PackedKind::kInt8}},
+      {"`quantization: {type: nf4}`",
+       nothing,
+       {.adapts = true, .quantized = QuantizationType::kNf4}},
+      {"`quantization: {type: int8}`",
+       nothing,
+       {.adapts = true, .quantized = QuantizationType::kInt8}},
       {"... nf4 on tensor-parallel ranks",
        nothing,
-       {.tensor_ranks = 2, .adapts = true, .packed = PackedKind::kNf4}},
+       {.tensor_ranks = 2, .adapts = true, .quantized = QuantizationType::kNf4}},
   };
 }
 
@@ -164,8 +168,8 @@ void build(const ModelConfig& config, const RequestedFeatures& request) {
   lora.target_modules = {std::string(kAllLinear)};
   lora.magnitudes = request.magnitudes;
   ModelDtypes dtypes;
-  dtypes.packed.kind = request.packed;
-  dtypes.packed.double_quantized = request.packed == PackedKind::kNf4;
+  dtypes.quantized.type = request.quantized;
+  dtypes.quantized.double_quantized = request.quantized == QuantizationType::kNf4;
   const Adapter adapter = request.adapts ? make_adapter(config, lora) : Adapter{};
   build_model(config, {.sequences = 1, .sequence_length = 64}, GraphMode::kTrain, dtypes, {},
               {.degree = request.tensor_ranks, .index = 0, .sequence = request.sequence}, adapter);
@@ -245,10 +249,10 @@ std::string feature_table(const char* title, const std::vector<Feature>& feature
 }
 
 std::string norm_text(const ModelConfig& config) {
-  std::string text = !config.norm_weight                    ? "layer norm without weights"
-                     : config.norm == NormKind::kLayer      ? "layer norm"
-                     : config.norm == NormKind::kRmsLessOne ? "RMSNorm (weight + 1)"
-                                                            : "RMSNorm";
+  std::string text = !config.norm_weight                          ? "layer norm without weights"
+                     : config.norm == NormKind::kLayer            ? "layer norm"
+                     : config.norm == NormKind::kRmsStoredLessOne ? "RMSNorm (weight + 1)"
+                                                                  : "RMSNorm";
   if (config.output_norms)
     text += config.input_norm ? ", also after attention and MLP" : ", only after attention and MLP";
   if (config.qk_norm != QkNorm::kNone)

@@ -147,7 +147,7 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
     if (c.qk_norm == QkNorm::kNone || module.projections.back() != Projection::kO) continue;
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
-    if (c.qk_norm == QkNorm::kOwnWeights) {
+    if (c.qk_norm == QkNorm::kLayerNormByHead) {
       ids.q_norm = table.add_own_head_norms(q_norm, c.query_heads, c.head_size, 1);
       ids.k_norm = table.add_own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
     } else if (c.qk_norm == QkNorm::kAllHeads) {

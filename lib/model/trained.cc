@@ -124,16 +124,16 @@ void check_whole_matrices(const ModelDescription& model, const std::set<std::str
   if (reported.size() > 1) problems.push_back(cat("so it is in ", reported.size() - 1, " more"));
 }
 
-/// Refuses to train packed matrices: small updates would not change their codes of four or eight
+/// Refuses to train quantized matrices: small updates would not change their codes of four or eight
 /// bits.
-void check_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
-                    std::vector<std::string>& problems) {
+void check_not_quantized(const ModelDescription& model, const std::set<std::string>& trained,
+                         std::vector<std::string>& problems) {
   constexpr size_t kMaxShown = 3;
   std::vector<std::string> names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
-        if (param.packed && trained.contains(model.tensor(id).name))
+        if (param.quantized && trained.contains(model.tensor(id).name))
           names.push_back(model.tensor(id).name);
   if (names.empty()) return;
   const size_t unshown = names.size() - std::min(names.size(), kMaxShown);
@@ -196,7 +196,7 @@ constexpr ChoiceCheck kChoiceChecks[] = {
      check_whole_adapters},
     {"set train.only to parameters that are not quantized, or train an adapter on the quantized "
      "weights (adapter)",
-     check_unpacked},
+     check_not_quantized},
     {"choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
      "\"(gate|up)_proj\" fits all of one",
      check_whole_matrices},

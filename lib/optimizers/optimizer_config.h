@@ -44,7 +44,7 @@ struct EnumNames<OptimizerType> {
 
 /// OptimizerConfig is the config's `optimizer`: the type, and the value of every key of
 /// optimizer.params. Values that a type does not use keep their defaults. In a resolved config,
-/// values that the user left out are the type's own (Optimizer::defaults).
+/// values that the user left out are the type's own (OptimizerTraits::defaults).
 struct OptimizerConfig {
   OptimizerType type = {};
   double lr = 5e-5;

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-constexpr std::array<const Optimizer*, kNamedOptimizers> kEntries{
+constexpr std::array<const OptimizerTraits*, kNamedOptimizers> kEntries{
 #define FTRUN_OPTIMIZER(enumerator, name, rule) &optimizers::k##enumerator,
 #define FTRUN_REFUSED_OPTIMIZER(enumerator, name) &optimizers::k##enumerator,
 #include "optimizers/list.inc"
@@ -26,27 +26,27 @@ std::vector<OptimizerType> with_variants(size_t first) {
 
 }  // namespace
 
-bool Optimizer::has(std::string_view parameter) const {
+bool OptimizerTraits::has(std::string_view parameter) const {
   return std::any_of(parameters.begin(), parameters.end(),
-                     [&](const OptimizerParameter& own) { return own.name == parameter; });
+                     [&](const Hyperparameter& own) { return own.name == parameter; });
 }
 
-const Optimizer& optimizer_of(OptimizerType type) {
+const OptimizerTraits& optimizer_traits(OptimizerType type) {
   return *kEntries.at(static_cast<size_t>(type));
 }
 
-std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config) {
-  const Optimizer& optimizer = optimizer_of(config.type);
+std::span<const OptimizerStateTraits> optimizer_states(const OptimizerConfig& config) {
+  const OptimizerTraits& optimizer = optimizer_traits(config.type);
   require(optimizer.offered(), "an optimizer is refused when its config is resolved");
   return optimizer.states(config);
 }
 
-const std::vector<OptimizerParameter>& all_optimizer_parameters() {
-  static const std::vector<OptimizerParameter> kAll = [] {
-    std::vector<OptimizerParameter> all;
-    for (const Optimizer* optimizer : kEntries)
-      for (const OptimizerParameter& own : optimizer->parameters)
-        if (std::none_of(all.begin(), all.end(), [&](const OptimizerParameter& other) {
+const std::vector<Hyperparameter>& all_hyperparameters() {
+  static const std::vector<Hyperparameter> kAll = [] {
+    std::vector<Hyperparameter> all;
+    for (const OptimizerTraits* optimizer : kEntries)
+      for (const Hyperparameter& own : optimizer->parameters)
+        if (std::none_of(all.begin(), all.end(), [&](const Hyperparameter& other) {
               return std::string_view(other.name) == own.name;
             }))
           all.push_back(own);
@@ -60,7 +60,7 @@ std::vector<std::string> types_with(std::string_view parameter) {
   for (size_t i = 0; i < kEntries.size(); ++i) {
     if (kEntries[i]->variant_of != nullptr) continue;
     for (const OptimizerType type : with_variants(i))
-      if (optimizer_of(type).has(parameter)) names.emplace_back(name_of(type));
+      if (optimizer_traits(type).has(parameter)) names.emplace_back(name_of(type));
   }
   return names;
 }

@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// OptimizerParameter is a supported key of optimizer.params, and the member of OptimizerConfig
+/// Hyperparameter is a supported key of optimizer.params, and the member of OptimizerConfig
 /// that holds it.
-struct OptimizerParameter {
+struct Hyperparameter {
   const char* name = "";
   /// The parameter's text in docs/config.md.
   const char* doc = "";
@@ -26,27 +26,27 @@ struct OptimizerParameter {
   std::optional<double> bound = {};
 };
 
-/// Parameters that several optimizers have.
-namespace parameters {
-inline constexpr OptimizerParameter kLr{"lr", "Learning rate.", &OptimizerConfig::lr, 0};
-inline constexpr OptimizerParameter kBetas{"betas", "Decay rates of the two moments.",
-                                           &OptimizerConfig::betas, 0, 1};
-inline constexpr OptimizerParameter kEps{"eps", "Added to the root of the second moment.",
-                                         &OptimizerConfig::eps, 0};
-inline constexpr OptimizerParameter kWeightDecay{"weight_decay", "Weight decay.",
-                                                 &OptimizerConfig::weight_decay, 0};
-inline constexpr OptimizerParameter kBiasCorrection{
+/// Hyperparameters that several optimizers have.
+namespace hyperparameters {
+inline constexpr Hyperparameter kLr{"lr", "Learning rate.", &OptimizerConfig::lr, 0};
+inline constexpr Hyperparameter kBetas{"betas", "Decay rates of the two moments.",
+                                       &OptimizerConfig::betas, 0, 1};
+inline constexpr Hyperparameter kEps{"eps", "Added to the root of the second moment.",
+                                     &OptimizerConfig::eps, 0};
+inline constexpr Hyperparameter kWeightDecay{"weight_decay", "Weight decay.",
+                                             &OptimizerConfig::weight_decay, 0};
+inline constexpr Hyperparameter kBiasCorrection{
     "bias_correction", "Divide the moments by 1 - beta^t.", &OptimizerConfig::bias_correction};
-inline constexpr OptimizerParameter kMomentum{"momentum", "Share of the last update that is kept.",
-                                              &OptimizerConfig::momentum, 0};
-inline constexpr OptimizerParameter kDampening{"dampening", "Dampening of momentum.",
-                                               &OptimizerConfig::dampening};
-inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
-                                              &OptimizerConfig::nesterov};
-}  // namespace parameters
+inline constexpr Hyperparameter kMomentum{"momentum", "Share of the last update that is kept.",
+                                          &OptimizerConfig::momentum, 0};
+inline constexpr Hyperparameter kDampening{"dampening", "Dampening of momentum.",
+                                           &OptimizerConfig::dampening};
+inline constexpr Hyperparameter kNesterov{"nesterov", "Nesterov momentum.",
+                                          &OptimizerConfig::nesterov};
+}  // namespace hyperparameters
 
-/// OptimizerState is a number that an optimizer keeps for each element.
-struct OptimizerState {
+/// OptimizerStateTraits describes a number that an optimizer keeps for each element.
+struct OptimizerStateTraits {
   /// The state's name in checkpoints.
   const char* name = "";
   /// The parameter that holds the state's initial value; null: the initial value is 0.
@@ -61,19 +61,19 @@ struct ParameterConflict {
   std::string remedy;
 };
 
-/// Optimizer holds everything that planning knows about an optimizer. Its arithmetic is
+/// OptimizerTraits holds everything that planning knows about an optimizer. Its arithmetic is
 /// NAME/update.inc.
-struct Optimizer {
+struct OptimizerTraits {
   /// Other names of the optimizer in configs (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.
   std::span<const std::string_view> aliases = {};
   /// Parameters in the order in which messages list them.
-  std::span<const OptimizerParameter> parameters = {};
+  std::span<const Hyperparameter> parameters = {};
   /// Values for the parameters that a config leaves out: DeepSpeed's.
   OptimizerConfig defaults = {.lr = 1e-3};
   /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is
   /// refused.
-  std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
+  std::span<const OptimizerStateTraits> (*states)(const OptimizerConfig& config) = nullptr;
   /// Returns what is wrong with values that are valid separately; null: any valid values fit
   /// together.
   std::optional<ParameterConflict> (*conflict)(const OptimizerConfig& config) = nullptr;
@@ -84,20 +84,20 @@ struct Optimizer {
   /// aliases; null: there is none.
   const char* alias_sets = nullptr;
   /// The optimizer of which this refused one is a variant: messages list the variant after it.
-  const Optimizer* variant_of = nullptr;
+  const OptimizerTraits* variant_of = nullptr;
 
   bool offered() const { return states != nullptr; }
   bool has(std::string_view parameter) const;
 };
 
-/// Returns the entry of a type.
-const Optimizer& optimizer_of(OptimizerType type);
+/// Returns the traits of a type.
+const OptimizerTraits& optimizer_traits(OptimizerType type);
 
 /// Returns the states that a run keeps for each element. The optimizer must be an offered one.
-std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
+std::span<const OptimizerStateTraits> optimizer_states(const OptimizerConfig& config);
 
 /// Lists every parameter that some optimizer has, once, in the order of the entries.
-const std::vector<OptimizerParameter>& all_optimizer_parameters();
+const std::vector<Hyperparameter>& all_hyperparameters();
 
 /// Lists the names of the types that have a parameter; each is followed by its variants (Adam by
 /// OneBitAdam).
@@ -111,7 +111,7 @@ std::span<const std::string_view> torch_optimizer_classes();
 struct OptimizerAlias {
   std::string_view alias;
   std::string_view name;
-  /// Optimizer::alias_sets of the type; "": none.
+  /// OptimizerTraits::alias_sets of the type; "": none.
   std::string_view sets = "";
 };
 std::vector<OptimizerAlias> optimizer_aliases();

@@ -6,11 +6,10 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
-constexpr OptimizerParameter kAdamLikeParameters[]{kLr, kBetas, kEps, kWeightDecay,
-                                                   kBiasCorrection};
-constexpr OptimizerParameter kLambLikeParameters[]{
+constexpr Hyperparameter kAdamLikeParameters[]{kLr, kBetas, kEps, kWeightDecay, kBiasCorrection};
+constexpr Hyperparameter kLambLikeParameters[]{
     kLr,
     kBetas,
     kEps,
@@ -18,23 +17,25 @@ constexpr OptimizerParameter kLambLikeParameters[]{
     kBiasCorrection,
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
-constexpr OptimizerParameter kSgdLikeParameters[]{kLr, kWeightDecay, kMomentum, kDampening,
-                                                  kNesterov};
-constexpr OptimizerParameter kMuonParameters[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
+constexpr Hyperparameter kSgdLikeParameters[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
+constexpr Hyperparameter kMuonParameters[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
 
 }  // namespace
 
-constinit const Optimizer kLamb{.parameters = kLambLikeParameters};
-constinit const Optimizer kMuon{.parameters = kMuonParameters, .defaults = {.lr = 2e-2}};
-constinit const Optimizer kOneBitAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
-constinit const Optimizer kOneBitLamb{.parameters = kLambLikeParameters, .variant_of = &kLamb};
-constinit const Optimizer kZeroOneAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
-constinit const Optimizer kMuAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
-constinit const Optimizer kMuAdamW{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
-constinit const Optimizer kMuSgd{.parameters = kSgdLikeParameters, .variant_of = &kSgd};
+constinit const OptimizerTraits kLamb{.parameters = kLambLikeParameters};
+constinit const OptimizerTraits kMuon{.parameters = kMuonParameters, .defaults = {.lr = 2e-2}};
+constinit const OptimizerTraits kOneBitAdam{.parameters = kAdamLikeParameters,
+                                            .variant_of = &kAdam};
+constinit const OptimizerTraits kOneBitLamb{.parameters = kLambLikeParameters,
+                                            .variant_of = &kLamb};
+constinit const OptimizerTraits kZeroOneAdam{.parameters = kAdamLikeParameters,
+                                             .variant_of = &kAdam};
+constinit const OptimizerTraits kMuAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const OptimizerTraits kMuAdamW{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const OptimizerTraits kMuSgd{.parameters = kSgdLikeParameters, .variant_of = &kSgd};
 // kTorch stands for every class of torch.optim that is not built here. Their parameters are
 // PyTorch's, so none is listed.
-constinit const Optimizer kTorch{};
+constinit const OptimizerTraits kTorch{};
 
 }  // namespace ftrun::optimizers
 

@@ -45,9 +45,9 @@ class UnitBuilder {
 
   ParamLocation place_param(int layer, const GraphParam& param) {
     const auto [has_8bit, has_plain] = kinds_of_states(param);
-    Unit& unit =
-        unit_for(layer, param.part,
-                 {is_small(param), trains(param), param.packed, param.fp32, has_8bit, has_plain});
+    Unit& unit = unit_for(
+        layer, param.part,
+        {is_small(param), trains(param), param.quantized, param.fp32, has_8bit, has_plain});
     unit.padded_numel = start_behind(unit.padded_numel, param);
     const ParamLocation start{unit.id, unit.padded_numel};
     for (TensorId tensor : param.tensors) {
@@ -129,7 +129,7 @@ class UnitBuilder {
   struct Common {
     bool holds_small_tensors = false;
     bool trainable = true;
-    bool packed = false;
+    bool quantized = false;
     bool fp32 = false;
     bool has_8bit_states = false;
     bool has_plain_states = true;
@@ -137,11 +137,11 @@ class UnitBuilder {
   };
 
   Unit& unit_for(int layer, BlockPart part, const Common& common) {
-    require(!common.packed || !common.trainable, "what is packed does not train");
+    require(!common.quantized || !common.trainable, "what is quantized does not train");
     const auto [name, key] = name_and_key(layer, part);
     const auto [it, added] =
         by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
-    const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
+    const char* const kind = common.quantized ? ".quantized" : common.trainable ? "" : ".frozen";
     const char* const states = !common.has_8bit_states   ? ""
                                : common.has_plain_states ? ".partly_8bit"
                                                          : ".8bit";
@@ -152,7 +152,7 @@ class UnitBuilder {
                        common.fp32 ? ".fp32" : "", states),
            .holds_small_tensors = common.holds_small_tensors,
            .trainable = common.trainable,
-           .packed = common.packed,
+           .quantized = common.quantized,
            .fp32 = common.fp32,
            .has_8bit_states = common.has_8bit_states,
            .has_plain_states = common.has_plain_states});

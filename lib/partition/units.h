@@ -26,7 +26,7 @@ inline constexpr int64_t kUnitBlock = 4096;
 /// begin, if it has at most kUnitBlock elements. In a larger one, which no usual model has, blocks
 /// are counted from the parameter's beginning.
 inline constexpr int64_t kTensorBlock = 256;
-static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
+static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kQuantizedRecord);
 
 /// TensorSlice places elements [offset, offset+extent) of this rank's part of a tensor (in the
 /// row-major order of TensorInfo::local) at [position_in_unit, +extent).
@@ -56,9 +56,9 @@ struct Unit {
   bool holds_small_tensors = false;
   /// Says whether the unit holds tensors that are updated; frozen tensors have their own units.
   bool trainable = true;
-  /// Says whether the unit holds packed tensors. These are frozen, and never share a unit with
-  /// frozen tensors that are not packed.
-  bool packed = false;
+  /// Says whether the unit holds quantized tensors. These are frozen, and never share a unit with
+  /// frozen tensors that are not quantized.
+  bool quantized = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
   /// `has_8bit_states`: some of the unit's tensors have optimizer states that are 8-bit codes.

@@ -12,10 +12,10 @@ namespace ftrun {
 /// that the buffer holds.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
-inline constexpr const char* kPackedParameters = "parameters.packed";
+inline constexpr const char* kQuantizedParameters = "parameters.quantized";
 inline constexpr const char* kFp32Parameters = "parameters.fp32";
 inline constexpr const char* kSecondary = "parameters.secondary";
-inline constexpr const char* kPackedSecondary = "parameters.secondary.packed";
+inline constexpr const char* kQuantizedSecondary = "parameters.secondary.quantized";
 inline constexpr const char* kGradients = "gradients";
 inline constexpr const char* kMaster = "master";
 inline constexpr const char* kLoss = "loss";

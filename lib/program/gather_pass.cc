@@ -105,17 +105,18 @@ std::map<UnitId, BufferRange> reserve_secondary_shards(Program& program,
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).sharded.parameters) ++times[span.use.unit];
   std::map<UnitId, BufferRange> shards;
-  for (const bool packed : {false, true}) {
-    Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
+  for (const bool quantized : {false, true}) {
+    Buffer buffer{.name = quantized ? buffer_names::kQuantizedSecondary : buffer_names::kSecondary,
                   .category = Category::kParameters,
-                  .persistent_kind = packed ? PersistentKind::kPackedSecondaryShards
-                                            : PersistentKind::kSecondaryShards,
+                  .persistent_kind = quantized ? PersistentKind::kQuantizedSecondaryShards
+                                               : PersistentKind::kSecondaryShards,
                   .peer_visible = true};
     const auto id = static_cast<BufferId>(program.buffers.size());
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
       const StorageFormat& format = placement.spec(unit).formats.compute;
-      if (times[unit] < 2 || shards.contains(unit) || static_cast<bool>(format.packed) != packed)
+      if (times[unit] < 2 || shards.contains(unit) ||
+          static_cast<bool>(format.quantized) != quantized)
         continue;
       const int64_t shard = program.at(span.use.buffer).bytes / secondary.count;
       shards[unit] = {id, buffer.bytes, shard};

@@ -145,7 +145,7 @@ class SettingChanges {
     if (!config_.bf16.enabled && !config_.fp16.enabled)
       add("bf16.enabled: true", [](Config& c) { c.bf16.enabled = true; });
     if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0 &&
-        !optimizer_of(config_.optimizer.type).has_8bit_states)
+        !optimizer_traits(config_.optimizer.type).has_8bit_states)
       add("bf16.bf16_optimizer_states: true",
           [](Config& c) { c.bf16.bf16_optimizer_states = true; });
   }

@@ -47,10 +47,10 @@ inline constexpr int32_t kMaxStateBuffers = 16;
 /// rank share the buffers of the same kind in the same tier; a program has at most one of each.
 enum class PersistentKind : int32_t {
   kParameters,
-  kPackedParameters,
+  kQuantizedParameters,
   kFp32Parameters,
   kSecondaryShards,
-  kPackedSecondaryShards,
+  kQuantizedSecondaryShards,
   kMaster,
   kLoss,
   kGradientNorm,

@@ -71,7 +71,7 @@ StateFormats formats_of(const Unit& unit, const ModelDescription& model,
                         const StateOptions& options) {
   StateFormats formats;
   formats.compute = {model.dtypes.compute};
-  if (unit.packed) formats.compute = {DType::kU8, model.dtypes.packed};
+  if (unit.quantized) formats.compute = {DType::kU8, model.dtypes.quantized};
   if (unit.fp32) formats.compute = {DType::kF32};
   formats.gradient = {model.dtypes.gradients};
   formats.communication = {options.communication};
@@ -128,7 +128,7 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
   return intervals;
 }
 
-Dims blocked_shape(const Dims& shape, int64_t block) {
+Dims block_values_shape(const Dims& shape, int64_t block) {
   if (block == 1) return shape;
   if (shape.back() % block != 0) return {divide_up(element_count(shape), block)};
   Dims blocks = shape;
@@ -167,7 +167,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
 
 std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescription& model,
                                                                 const OptimizerConfig& optimizer) {
-  if (!optimizer_of(optimizer.type).has_8bit_states) return {};
+  if (!optimizer_traits(optimizer.type).has_8bit_states) return {};
   std::set<std::string> fp32_names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)

@@ -140,7 +140,7 @@ struct StoredState {
 /// Returns the shape of a state that has one value for each block of a tensor with shape `shape`.
 /// If each row of the tensor is a whole number of blocks, the result has rows of blocks; otherwise
 /// it has one dimension.
-Dims blocked_shape(const Dims& shape, int64_t block);
+Dims block_values_shape(const Dims& shape, int64_t block);
 
 /// Lists the stored states of the whole model, over all stages of the pipeline. A stage may hold
 /// none.

@@ -187,7 +187,7 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   int64_t bytes = 0;
   for (const StoredState& state : stored_states(model, plan.partition, plan.options.state))
-    bytes += element_count(blocked_shape(model.tensor(state.tensor).shape, state.block)) *
+    bytes += element_count(block_values_shape(model.tensor(state.tensor).shape, state.block)) *
              dtype_bytes(state.dtype);
   return bytes;
 }

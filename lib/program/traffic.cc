@@ -96,7 +96,7 @@ struct TrafficTerms {
   bool stages = false;
   bool scales = false;
   bool frozen = false;
-  bool packed = false;
+  bool quantized = false;
 };
 
 /// Formula computes the bytes that a training step sends, taking into account only the effects in
@@ -136,9 +136,9 @@ class Formula {
       const bool everywhere = whole || sums_everywhere(unit.id, terms);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
-      const bool unpacked = unit.packed && !terms.packed;
+      const bool dequantized = unit.quantized && !terms.quantized;
       const int64_t gathered =
-          unpacked ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
+          dequantized ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
       const GatherCounts times =
           frozen && !spec(unit.id).sharded.parameters ? GatherCounts() : gathers(unit.id, terms);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
@@ -299,7 +299,7 @@ constexpr std::array<DeviationCause, 14> kCauses{{
     {"units that are read by other than one forward and one backward pass", &TrafficTerms::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &TrafficTerms::whole_gradients},
     {"frozen units, which have no gradients and no updates", &TrafficTerms::frozen},
-    {"packed weights (quantization), gathered in packed form", &TrafficTerms::packed},
+    {"quantized weights (quantization), gathered in quantized form", &TrafficTerms::quantized},
     {"repetition for each micro-batch", &TrafficTerms::micro_batches},
     {"gathered parameters that were kept for their next use", &TrafficTerms::kept},
     {"replicas of the shards", &TrafficTerms::replicas},

@@ -73,21 +73,12 @@ DType dtype_of(ConfigDtype dtype) {
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
           config.device == DeviceKind::kCuda ? KernelDevice::kGpu : KernelDevice::kCpu,
-          packed_format(config.quantization)};
+          quantized_format(config.quantization)};
 }
 
-PackedFormat packed_format(const QuantizationConfig& quantization) {
-  PackedFormat format;
-  switch (quantization.type) {
-    case QuantizationType::kNone:
-      return format;
-    case QuantizationType::kNf4:
-      format.kind = PackedKind::kNf4;
-      break;
-    case QuantizationType::kInt8:
-      format.kind = PackedKind::kInt8;
-      return format;
-  }
+QuantizedFormat quantized_format(const QuantizationConfig& quantization) {
+  QuantizedFormat format{.type = quantization.type};
+  if (format.type != QuantizationType::kNf4) return format;
   format.block = quantization.block;
   format.double_quantized = quantization.double_quantization;
   return format;

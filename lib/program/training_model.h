@@ -10,8 +10,8 @@ namespace ftrun {
 DType dtype_of(ConfigDtype dtype);
 /// Returns the element types of a run's graphs.
 ModelDtypes model_dtypes(const Config& config);
-/// Returns the format in which frozen weight matrices are packed.
-PackedFormat packed_format(const QuantizationConfig& quantization);
+/// Returns the format in which frozen weight matrices are quantized.
+QuantizedFormat quantized_format(const QuantizationConfig& quantization);
 /// Makes the adapter that a resolved config requests; an empty Adapter if it requests none. Throws
 /// the errors of make_adapter().
 Adapter adapter_of(const Config& config, const ModelConfig& model);

@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::array<std::pair<PersistentKind, const char*>, 3> kParameterBuffers{{
     {PersistentKind::kParameters, buffer_names::kParameters},
-    {PersistentKind::kPackedParameters, buffer_names::kPackedParameters},
+    {PersistentKind::kQuantizedParameters, buffer_names::kQuantizedParameters},
     {PersistentKind::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
 /// Returns the persistent buffer for parameters stored in `format` if layers compute in dtype
-/// `compute`: one buffer for packed parameters, one for parameters in the compute dtype, and one
+/// `compute`: one buffer for quantized parameters, one for parameters in the compute dtype, and one
 /// for other (fp32) parameters.
 PersistentKind parameter_buffer(const StorageFormat& format, DType compute) {
-  if (format.packed) return PersistentKind::kPackedParameters;
+  if (format.quantized) return PersistentKind::kQuantizedParameters;
   return format.dtype == compute ? PersistentKind::kParameters : PersistentKind::kFp32Parameters;
 }
 

@@ -54,7 +54,7 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
 
 /// Sums the seconds of the collectives of tensor-parallel ranks in an operation list.
 double collective_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
-                                  const std::vector<Op>& list, Crossing crossing) {
+                                  const std::vector<Op>& list, NodeSpan node_span) {
   double seconds = 0;
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
@@ -65,7 +65,7 @@ double collective_seconds_of_list(const SearchTask& task, const LayerGraph& grap
     const ValueId whole = spec.collective == CollectiveKind::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
     seconds += collective_seconds_lower_bound(
-        task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
+        task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, node_span);
   }
   return seconds;
 }
@@ -131,7 +131,7 @@ BoundCalculator::GraphCost BoundCalculator::GraphCost::operator-(const GraphCost
 BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
                                                     const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
-  const Crossing crossing = crossing_of(layout.tensor, 1, layout, task_.nodes);
+  const NodeSpan node_span = node_span_of(layout.tensor, 1, layout, task_.nodes);
   const auto kernels = [&](const std::vector<Op>& list) {
     return kernel_seconds(task_, rates, graph, list);
   };
@@ -139,8 +139,8 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
   cost.forward_seconds = kernels(graph.forward);
   cost.backward_seconds = kernels(graph.backward);
   cost.split_backward_seconds = kernels(graph.input_grad) + kernels(graph.weight_grad);
-  cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
-                               collective_seconds_of_list(task_, graph, graph.backward, crossing);
+  cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, node_span) +
+                               collective_seconds_of_list(task_, graph, graph.backward, node_span);
   cost.saved = plan_saved(graph).bytes;
   cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
   cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
@@ -296,11 +296,11 @@ double BoundCalculator::update_seconds(double bytes, const Layout& layout) const
 
 /// Returns the minimum seconds for each byte of a collective; the time is at least proportional to
 /// the bytes.
-double BoundCalculator::seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
-  const auto [known, added] = seconds_per_byte_.try_emplace({kind, ranks, crossing}, 0);
+double BoundCalculator::seconds_per_byte(std::string_view kind, int64_t ranks, NodeSpan node_span) {
+  const auto [known, added] = seconds_per_byte_.try_emplace({kind, ranks, node_span}, 0);
   if (added)
     known->second =
-        collective_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
+        collective_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), node_span);
   return known->second;
 }
 
@@ -309,10 +309,10 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
                                               const StateProperties& properties) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
-  const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
-  const double all_reduce = seconds_per_byte("all_reduce", ranks, crossing),
-               reduce_scatter = seconds_per_byte("reduce_scatter", ranks, crossing),
-               all_gather = seconds_per_byte("all_gather", ranks, crossing);
+  const NodeSpan node_span = node_span_of(ranks, layout.tensor, layout, task_.nodes);
+  const double all_reduce = seconds_per_byte("all_reduce", ranks, node_span),
+               reduce_scatter = seconds_per_byte("reduce_scatter", ranks, node_span),
+               all_gather = seconds_per_byte("all_gather", ranks, node_span);
   double largest = 0;
   for (const StageParameters& stage : stages) {
     const double gradients = stage.trained_elements * properties.communicated_bytes;

@@ -140,7 +140,7 @@ class BoundCalculator {
   const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs,
                                                           StagePartition& pipeline,
                                                           const StateProperties& properties);
-  double seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing);
+  double seconds_per_byte(std::string_view kind, int64_t ranks, NodeSpan node_span);
   int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& pipeline, int stage,
                           const Layout& layout) const;
   MemoryNeed memory_of(const StageParameters& stage, int64_t saved, const Layout& layout,
@@ -157,7 +157,7 @@ class BoundCalculator {
       stage_partitions_;
   /// Shared costs by layout. The fields of the layout that concern state have their defaults.
   std::map<Layout, SharedCosts> shared_costs_;
-  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_per_byte_;
+  std::map<std::tuple<std::string_view, int64_t, NodeSpan>, double> seconds_per_byte_;
 };
 
 }  // namespace ftrun

@@ -41,13 +41,13 @@ void Candidates::add_planned(size_t number, PlannedLayout found) {
 }
 
 bool Candidates::may_be_faster(size_t number) const {
-  return all_[number].fits && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
+  return all_[number].may_fit && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
 }
 
 int64_t Candidates::count_pruned() const {
   int64_t count = 0;
   for (size_t i = 0; i < all_.size(); ++i)
-    if (all_[i].fits && !is_attempted(i) && all_[i].bound.seconds >= best_seconds_) ++count;
+    if (all_[i].may_fit && !is_attempted(i) && all_[i].bound.seconds >= best_seconds_) ++count;
   return count;
 }
 
@@ -106,7 +106,7 @@ std::pair<int64_t, int64_t> Candidates::memory_order(const Layout& layout,
   return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device};
 }
 
-std::vector<size_t> Candidates::candidates_of_least_memory() const {
+std::vector<size_t> Candidates::unplanned_of_least_memory() const {
   std::vector<size_t> order(all_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -119,7 +119,7 @@ std::vector<size_t> Candidates::candidates_of_least_memory() const {
   return unknown;
 }
 
-std::optional<PlannedLayout> Candidates::least_memory() const {
+std::optional<PlannedLayout> Candidates::planned_of_least_memory() const {
   std::optional<PlannedLayout> nearest;
   for (const auto& [number, found] : planned_)
     if (found.has_memory() && (!nearest || memory_order(found) < memory_order(*nearest)))

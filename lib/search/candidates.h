@@ -21,8 +21,8 @@ namespace ftrun {
 struct Candidate {
   Layout layout;
   Bound bound;
-  /// Says whether the layout fits according to its bound on memory.
-  bool fits = false;
+  /// Says whether the layout may fit: its lower bound on memory does.
+  bool may_fit = false;
 };
 
 /// Candidates holds the allowed layouts of a search, and what is known of them by full plans. A
@@ -85,9 +85,9 @@ class Candidates {
 
   /// Lists the candidates that need the least memory according to their bounds, except those that
   /// are already planned.
-  std::vector<size_t> candidates_of_least_memory() const;
+  std::vector<size_t> unplanned_of_least_memory() const;
   /// Returns the planned layout that needs the least memory; nothing if none could be planned.
-  std::optional<PlannedLayout> least_memory() const;
+  std::optional<PlannedLayout> planned_of_least_memory() const;
 
  private:
   const PlannedLayout* known_best(const std::vector<size_t>& numbers, bool fitting) const;

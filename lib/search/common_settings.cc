@@ -92,7 +92,7 @@ void CommonSettings::set_bound(const Candidates& candidates, const std::vector<s
   why.ranks = ranks_per_node(candidates.at(numbers.front()).layout, task_.nodes);
   for (const size_t i : numbers) {
     const Candidate& one = candidates.at(i);
-    why.may_fit |= one.fits;
+    why.may_fit |= one.may_fit;
     if (one.bound.memory.device < least.memory.device) {
       least.memory.device = one.bound.memory.device;
       why.ranks = ranks_per_node(one.layout, task_.nodes);

@@ -16,7 +16,7 @@
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 #include "search/enumerate.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
@@ -193,7 +193,7 @@ std::vector<MemoryTablePart> table_parts(const TableFacts& facts) {
 /// Adds the predicted time of a step to a row.
 void add_time(const MemoryTableModel& model, const Config& config, const StepPlan& plan,
               const Machine& machine, MemoryTableRow& row) {
-  const ClassPlans all(config, model.config, 0, plan);
+  const RankClassPlans all(config, model.config, 0, plan);
   const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;

@@ -11,6 +11,6 @@ namespace ftrun {
 int64_t ranks_per_node(const Layout& layout, int64_t nodes);
 
 /// Returns whether groups of `members` ranks, whose numbers differ by `stride`, span several nodes.
-Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes);
+NodeSpan node_span_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes);
 
 }  // namespace ftrun

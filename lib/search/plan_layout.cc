@@ -9,11 +9,12 @@
 #include "program/step_plan.h"
 #include "search/enumerate.h"
 #include "search/node_ranks.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 namespace ftrun {
 
-MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const ClassPlans& all) {
+MemoryNeed max_rank_memory(const SearchTask& task, const Config& config,
+                           const RankClassPlans& all) {
   MemoryNeed need;
   for (const MemoryPlan& plan : all.memory()) {
     const bool shares = !task.machine.has_gpus;
@@ -34,7 +35,7 @@ PlannedLayout plan_layout(const SearchTask& task, const Layout& layout, bool tim
     throw Error(ExitCode::kUsage, cat(layout_text(layout), ": ", *refusal));
   const Config& config = std::get<Config>(tried);
   const StepPlan own = plan_steps(config, task.model, 0);
-  const ClassPlans all(config, task.model, 0, own, check_time);
+  const RankClassPlans all(config, task.model, 0, own, check_time);
   check_time();
   PlannedLayout found;
   found.layout = layout;

@@ -46,6 +46,6 @@ PlannedLayout plan_layout(
 double estimate_planning_effort(const SearchTask& task, const Layout& layout);
 
 /// Returns the maximum memory that any rank of a config needs. The config is resolved for a layout.
-MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const ClassPlans& all);
+MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const RankClassPlans& all);
 
 }  // namespace ftrun

@@ -27,7 +27,7 @@ constexpr size_t kMaxUntimed = 16;
 /// are fewer if they need the costs of more models than there are cores.
 constexpr size_t kCheckedTogether = 256;
 /// The number of full plans that are computed concurrently. Each of them starts as many threads as
-/// there are cores (ClassPlans, predict_step()).
+/// there are cores (RankClassPlans, predict_step()).
 constexpr size_t kPlannedTogether = 2;
 /// Full plans of a common setting until one of them fits.
 constexpr int kPlansOfSetting = 2;
@@ -122,7 +122,7 @@ class Search {
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
     if (!has_timed() && !result_.is_proved)
-      plan_in_time(candidates_.candidates_of_least_memory(), true);
+      plan_in_time(candidates_.unplanned_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
         candidates_.planned() == 0
@@ -199,10 +199,10 @@ class Search {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
     }
-    candidate.fits =
+    candidate.may_fit =
         fits_memory(task_, candidate.bound.memory, ranks_per_node(layout, task_.nodes));
     ++result_.counts.allowed;
-    if (!candidate.fits) ++result_.counts.too_large;
+    if (!candidate.may_fit) ++result_.counts.too_large;
     candidates_.add(std::move(candidate));
   }
 
@@ -299,7 +299,7 @@ class Search {
     int tries = 0;
     std::optional<size_t> least;
     for (const size_t i : numbers) {
-      if (!candidates_.at(i).fits || candidates_.is_attempted(i)) continue;
+      if (!candidates_.at(i).may_fit || candidates_.is_attempted(i)) continue;
       if (candidates_.has_fitting(numbers) || time_.has_spent(1)) return;
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
       if (tries++ < kPlansOfSetting) {
@@ -322,8 +322,8 @@ class Search {
   }
 
   std::optional<PlannedLayout> plan_least_memory() {
-    plan_in_time(candidates_.candidates_of_least_memory(), false);
-    return candidates_.least_memory();
+    plan_in_time(candidates_.unplanned_of_least_memory(), false);
+    return candidates_.planned_of_least_memory();
   }
 
   /// Notes that the time ended before all layouts on this number of nodes were searched. The

@@ -169,18 +169,18 @@ double InstrCosts::seconds_of_collective(const Instr& instr) const {
 
 InstrCost InstrCosts::cost_of(const Instr& instr) {
   double seconds = 0;
-  int threads = machine_.has_gpus ? 0 : 1;
+  int busy_cores = machine_.has_gpus ? 0 : 1;
   if (instr.runs_ops()) {
     seconds = seconds_of_list(instr);
-    threads *= rates_.threads;
+    busy_cores *= rates_.threads;
   } else if (instr.communicates()) {
     seconds = seconds_of_collective(instr);
   } else if (instr.kind == InstrKind::kCopy) {
     seconds = seconds_of_copy(instr);
-    if (instr.lane == Lane::kDisk) threads = 0;
+    if (instr.lane == Lane::kDisk) busy_cores = 0;
   } else {
     seconds = seconds_of_bytes(instr);
-    if (instr.lane == Lane::kCompute) threads *= rates_.threads;
+    if (instr.lane == Lane::kCompute) busy_cores *= rates_.threads;
   }
   if (!instr.communicates()) seconds *= slow_factor_;
   constexpr double kMaxSeconds = 1e5;
@@ -189,7 +189,7 @@ InstrCost InstrCosts::cost_of(const Instr& instr) {
                 cat("on the machine ", machine_.name, " ", instr_label(instr), " would take ",
                     format_number("%.3g", seconds), " s"),
                 "correct the rates in the machine file");
-  return {std::llround(seconds * kPicosecondsPerSecond), threads};
+  return {std::llround(seconds * kPicosecondsPerSecond), busy_cores};
 }
 
 }  // namespace ftrun

@@ -23,7 +23,7 @@ struct InstrCost {
   Picoseconds unshared_time = 0;
   /// The number of cores that it keeps busy on each of its ranks; 0 if it uses none that other
   /// instructions compete for.
-  int threads = 0;
+  int busy_cores = 0;
 };
 
 /// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's

@@ -136,7 +136,7 @@ constexpr int64_t kCodesInCell = 2;
 /// Returns the number of elements of a state that one element of Cells stands for.
 int64_t elements_of_cell(const Program& program, const UnitStatePiece& piece) {
   const Buffer& buffer = program.at(piece.range.buffer);
-  return buffer.format.dtype == DType::kU8 && !buffer.format.packed ? kCodesInCell : piece.block;
+  return buffer.format.dtype == DType::kU8 && !buffer.format.quantized ? kCodesInCell : piece.block;
 }
 
 }  // namespace

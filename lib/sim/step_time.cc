@@ -162,7 +162,7 @@ constexpr size_t kPartColumns = 26;
 /// node share its cores.
 constexpr int kMaxCpuRanks = 512;
 
-void refuse_other_device(const ClassPlans& all, const Machine& machine) {
+void refuse_other_device(const RankClassPlans& all, const Machine& machine) {
   const bool on_gpus = all.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
@@ -225,7 +225,7 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 }
 
 /// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
-RankKinds assign_rank_kinds(const ClassPlans& all, const Machine& machine, int ranks_here,
+RankKinds assign_rank_kinds(const RankClassPlans& all, const Machine& machine, int ranks_here,
                             const std::vector<SlowRank>& slow, World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   run_in_parallel(schedules.size(),
@@ -272,7 +272,7 @@ std::vector<StepPart> parts_of(const StepTime& time) {
           {step_parts::kDisk.name, time.idle_by_lane.disk_seconds}};
 }
 
-StepTime predict_step(const ClassPlans& all, const Machine& machine,
+StepTime predict_step(const RankClassPlans& all, const Machine& machine,
                       const RunConditions& conditions, StepTimeline* timeline) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "machine/machine.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/timed_walk.h"
 #include "sim/what_if.h"
 
@@ -118,7 +118,7 @@ struct RunConditions {
 /// assumes that the batch is loaded already, and that each sequence is full and holds one document.
 /// Fills `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or
 /// lacks a rate that the run needs, or if a slow rank is not a rank of the run.
-StepTime predict_step(const ClassPlans& all, const Machine& machine,
+StepTime predict_step(const RankClassPlans& all, const Machine& machine,
                       const RunConditions& conditions, StepTimeline* timeline = nullptr);
 
 /// Returns the lines that follow the first line of a prediction: one line for each part, and the

@@ -57,11 +57,11 @@ class TimedWalk {
 
  private:
   using LaneHead = Walk::LaneHead;
-  /// RunningInstr is an instruction that runs or waits for cores. Entry i is that of
+  /// TimedInstr is an instruction that runs or waits for cores. Entry i is that of
   /// walk_.ready()[i], because both lists change as ready() promises. Its remaining time is in
   /// left_.
-  struct RunningInstr {
-    int threads = 0;
+  struct TimedInstr {
+    int busy_cores = 0;
     bool on_compute = false;
     /// The instruction is ready, or was interrupted, and waits for cores.
     bool is_queued = false;
@@ -83,10 +83,11 @@ class TimedWalk {
 
   /// Node holds the cores of a node.
   struct Node {
-    /// The number of threads that run, of all lanes.
+    /// The sum of the cores that the running instructions of all lanes keep busy; more than there
+    /// are if lanes share cores.
     int64_t busy = 0;
     /// The number of cores that no compute lane has. It is below 0 if a lane has begun an
-    /// instruction with more threads than it had cores; the threads then share the cores.
+    /// instruction for more cores than it had; both then share cores.
     int64_t free_cores = 0;
     /// The ranks whose compute lanes have cores, and those whose lanes wait for cores, in order.
     std::vector<int32_t> owners;
@@ -111,14 +112,14 @@ class TimedWalk {
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks_per_node; }
   int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
 
-  /// Returns the number of busy threads of a node, or its number of cores if that is larger.
-  /// Instructions slow down by this number divided by the number of cores.
+  /// Returns the number of cores that instructions keep busy on a node, or its number of cores if
+  /// that is larger. Instructions slow down by this number divided by the number of cores.
   int64_t node_load(int node) const {
     return std::max<int64_t>(nodes_[static_cast<size_t>(node)].busy, shared_.cores_per_node);
   }
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
-    if (running_[which].threads == 0) return shared_.cores_per_node;
+    if (running_[which].busy_cores == 0) return shared_.cores_per_node;
     int64_t heaviest = shared_.cores_per_node;
     for (const int32_t member : walk_.joint_members(walk_.ready()[which]))
       heaviest = std::max(heaviest, node_load(node_of(member)));
@@ -135,12 +136,14 @@ class TimedWalk {
     const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_head.rank)];
     const InstrCost cost = walk_.runs_in_step(lane_head) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    const int threads = cost.unshared_time == 0 ? 0 : cost.threads;
-    running_.push_back(
-        {.threads = threads, .on_compute = on_compute, .kind = instr.kind, .rank = lane_head.rank});
+    const int busy_cores = cost.unshared_time == 0 ? 0 : cost.busy_cores;
+    running_.push_back({.busy_cores = busy_cores,
+                        .on_compute = on_compute,
+                        .kind = instr.kind,
+                        .rank = lane_head.rank});
     left_.push_back(cost.unshared_time);
-    if (threads > 0) ++threaded_;
-    if (on_compute && threads > 0) {
+    if (busy_cores > 0) ++threaded_;
+    if (on_compute && busy_cores > 0) {
       CoresOfRank& cores = cores_of(lane_head.rank);
       Node& node = node_at(lane_head.rank);
       if (cores.count == 0) {
@@ -148,7 +151,7 @@ class TimedWalk {
         node.queue.push_back(lane_head.rank);
         return;
       }
-      const int wanted = std::min(threads, shared_.cores_per_node);
+      const int wanted = std::min(busy_cores, shared_.cores_per_node);
       node.free_cores += std::exchange(cores.count, wanted) - wanted;
     }
     run_now(running_.size() - 1);
@@ -159,24 +162,23 @@ class TimedWalk {
 
   /// Lets an instruction run, which has cores if it needs them.
   void run_now(size_t which) {
-    RunningInstr& step = running_[which];
+    TimedInstr& step = running_[which];
     step.is_queued = false;
     if (step.begin < 0) {
       step.begin = now_;
       if (step.on_compute) record_wait(step.rank, walk_.instr(walk_.ready()[which]));
     }
-    if (step.threads == 0) return;
+    if (step.busy_cores == 0) return;
     for (const int32_t member : walk_.joint_members(walk_.ready()[which]))
-      node_at(member).busy += step.threads;
+      node_at(member).busy += step.busy_cores;
     if (step.on_compute) cores_of(step.rank).in_use = true;
   }
 
   /// Returns the index of the instruction for which a rank's compute lane has or wants cores.
   size_t compute_instr_of(int32_t rank) const {
-    const auto found =
-        std::find_if(running_.begin(), running_.end(), [&](const RunningInstr& instr) {
-          return instr.on_compute && instr.threads > 0 && instr.rank == rank;
-        });
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const TimedInstr& instr) {
+      return instr.on_compute && instr.busy_cores > 0 && instr.rank == rank;
+    });
     require(found != running_.end(), "a rank that uses or wants cores has an instruction");
     return static_cast<size_t>(found - running_.begin());
   }
@@ -196,7 +198,7 @@ class TimedWalk {
       while (!node.queue.empty()) {
         const int32_t rank = node.queue.front();
         const size_t which = compute_instr_of(rank);
-        const int wanted = std::min(running_[which].threads, shared_.cores_per_node);
+        const int wanted = std::min(running_[which].busy_cores, shared_.cores_per_node);
         if (wanted > node.free_cores) break;
         node.queue.pop_front();
         node.free_cores -= wanted;
@@ -239,9 +241,9 @@ class TimedWalk {
   }
 
   void interrupt(Node& node, int32_t rank) {
-    RunningInstr& instr = running_[compute_instr_of(rank)];
+    TimedInstr& instr = running_[compute_instr_of(rank)];
     instr.is_queued = true;
-    node.busy -= instr.threads;
+    node.busy -= instr.busy_cores;
     cores_of(rank).in_use = false;
     node.queue.push_back(rank);
   }
@@ -357,10 +359,10 @@ class TimedWalk {
 
   void finish(size_t which) {
     const LaneHead lane_head = walk_.ready()[which];
-    const RunningInstr done = running_[which];
+    const TimedInstr done = running_[which];
     for (const int32_t member : walk_.joint_members(lane_head)) {
       const auto r = static_cast<size_t>(member);
-      node_at(member).busy -= done.threads;
+      node_at(member).busy -= done.busy_cores;
       times_[r].end = now_;
       const LaneHead own = walk_.lane_head_of_member(member, lane_head);
       released_by_[r] = own.lane;
@@ -378,7 +380,7 @@ class TimedWalk {
     running_.pop_back();
     left_[which] = left_.back();
     left_.pop_back();
-    if (done.threads > 0) --threaded_;
+    if (done.busy_cores > 0) --threaded_;
     walk_.finish(which);
     start_new();
   }
@@ -389,10 +391,10 @@ class TimedWalk {
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   const WalkedInstrSink& sink_;
   std::vector<RankWalkTimes> times_;
-  std::vector<RunningInstr> running_;
+  std::vector<TimedInstr> running_;
   /// The time that each running instruction still takes if nothing slows it down.
   std::vector<Picoseconds> left_;
-  /// The number of running instructions that have threads, which share the cores of their nodes.
+  /// The number of running instructions that keep cores busy.
   int64_t threaded_ = 0;
   std::vector<Node> nodes_;
   std::vector<int64_t> loads_;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/checksum.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 namespace ftrun {
 namespace {
@@ -31,7 +31,7 @@ PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup
   std::string all;
   PlanSummary summary;
   session.run_on_all_ranks("checking the step program", [&] {
-    const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
+    const RankClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_no_faults();
     all = hex64(plans.hash());
     summary.traced = traced_ranks(config.train.trace, plans.classes());

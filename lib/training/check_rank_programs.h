@@ -17,9 +17,9 @@ struct PlanSummary {
   std::vector<int> traced;
 };
 
-/// Checks the programs of all ranks (sim/class_plans.h) before step 1; then all ranks compare their
-/// programs. Collective. Throws Error(kBug) for a wrong program, and Error(kUsage) that names the
-/// ranks whose programs differ.
+/// Checks the programs of all ranks (sim/rank_class_plans.h) before step 1; then all ranks compare
+/// their programs. Collective. Throws Error(kBug) for a wrong program, and Error(kUsage) that names
+/// the ranks whose programs differ.
 PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun

@@ -111,7 +111,8 @@ void Checkpointer::read_flags(const RankFlags& flags) {
 
 /// Returns whether a save that is due is skipped because the previous save is still being written.
 bool Checkpointer::skips_save() const {
-  return save_in_progress_ && !all_saves_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
+  return save_in_progress_ && !all_saves_ended_ &&
+         config_.checkpoint.if_busy == BusySavePolicy::kSkip;
 }
 
 bool Checkpointer::will_save(const TrainingProgress& progress) const {
@@ -210,7 +211,7 @@ void Checkpointer::record_saved(int64_t step, const SaveResult& result, double s
                                 const std::string& how) {
   ++saved_count_;
   saved_step_ = step;
-  longest_save_ = std::max(longest_save_, seconds);
+  longest_save_seconds_ = std::max(longest_save_seconds_, seconds);
   parts_.journal.print(cat(
       "saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds),
       how, "; ", human_seconds(result.read_back_seconds), " of it to verify it",

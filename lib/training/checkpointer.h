@@ -59,7 +59,7 @@ class Checkpointer : public Saver {
   bool will_save(const TrainingProgress& progress) const override;
   bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) override;
   void save(TrainingProgress& progress, const std::string& data_fingerprint) override;
-  double longest_save() const override { return longest_save_; }
+  double longest_save_seconds() const override { return longest_save_seconds_; }
   bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
   /// Restores the record of the best checkpoint in a resumed run, after `progress` was restored
@@ -121,7 +121,7 @@ class Checkpointer : public Saver {
   int64_t saved_count_ = 0;
   int64_t failed_count_ = 0;
   int64_t skipped_count_ = 0;
-  double longest_save_ = 0;
+  double longest_save_seconds_ = 0;
   double total_pause_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
   double current_pause_seconds_ = 0;

@@ -20,7 +20,7 @@ std::string uncounted_text(const SequenceSet& data, int64_t sequences) {
 /// counted tokens: such a run would export nothing.
 void refuse_uncounted_best(const Config& config, const ValidationSet& set, int64_t sequences) {
   const std::string& metric = config.checkpoint.keep_best.metric;
-  if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
+  if (!config.model_export.enabled || config.model_export.which != ExportedStep::kBest) return;
   if (!metric.starts_with(set.name + ".")) return;
   throw Error(
       ExitCode::kBadInput,

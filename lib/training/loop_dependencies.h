@@ -40,8 +40,8 @@ class Stepper {
 };
 
 /// Saver writes checkpoints. Its functions are collective except add_flags(), read_flags(),
-/// will_save(), longest_save() and has_saved(). The data fingerprint is used on rank 0 only; "" if
-/// it is not known.
+/// will_save(), longest_save_seconds() and has_saved(). The data fingerprint is used on rank 0
+/// only; "" if it is not known.
 class Saver {
  public:
   virtual ~Saver() = default;
@@ -64,7 +64,7 @@ class Saver {
 
   /// Returns the seconds of the longest save in this start of the run; 0 before the first save has
   /// ended.
-  virtual double longest_save() const = 0;
+  virtual double longest_save_seconds() const = 0;
   /// Returns whether the state after this step has been saved.
   virtual bool has_saved(int64_t step) const = 0;
 };

@@ -63,7 +63,7 @@ std::string events_of(const StepTimeline& timeline, const RankClasses& classes,
 
 }  // namespace
 
-PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_here,
+PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ranks_here,
                                            int64_t threads, const std::vector<int>& traced) {
   const std::string path = own_machine_path();
   PredictedStep predicted;

@@ -9,7 +9,7 @@
 #include "base/step_parts.h"
 #include "report/cpu_load_watch.h"
 #include "report/step_metrics.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
@@ -27,7 +27,7 @@ struct PredictedStep {
 /// Predicts the time of a step with the machine file of this machine (own_machine_path()), if it
 /// describes these cores and all `ranks_here` ranks of the run are on this machine. The events
 /// are those of the lowest rank of each class of `traced` ranks.
-PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_here,
+PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ranks_here,
                                            int64_t threads, const std::vector<int>& traced = {});
 
 /// StepSeconds holds the compute time of this rank in a step, as the executor measured it:

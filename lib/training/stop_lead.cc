@@ -37,15 +37,15 @@ std::string tenths_text(double seconds) {
 
 /// Returns the text "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
 std::string sum_text(const StopCosts& costs) {
-  std::string text =
-      cat(StopCosts::kAwaitedSteps, " x ", tenths_text(costs.longest_step), " (longest step)");
-  if (costs.longest_save > 0)
+  std::string text = cat(StopCosts::kAwaitedSteps, " x ", tenths_text(costs.longest_step_seconds),
+                         " (longest step)");
+  if (costs.longest_save_seconds > 0)
     text += cat(
         " + ", costs.awaited_saves() > 1 ? cat(costs.awaited_saves(), " x ") : "",
-        tenths_text(costs.longest_save),
+        tenths_text(costs.longest_save_seconds),
         costs.saves_in_background ? " (longest save; one may be under way)" : " (longest save)");
-  text += cat(" = ", tenths_text(costs.seconds()));
-  if (costs.longest_save == 0) text += " plus a save, whose time has not been measured yet";
+  text += cat(" = ", tenths_text(costs.longest_stop_seconds()));
+  if (costs.longest_save_seconds == 0) text += " plus a save, whose time has not been measured yet";
   return text;
 }
 
@@ -63,25 +63,27 @@ void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
 
 void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
   if (lead_seconds_ > 0) counters[kLeadCounter] = milliseconds_up(lead_seconds_);
-  if (costs_.longest_step > 0) counters[kStepCounter] = milliseconds_up(costs_.longest_step);
-  if (costs_.longest_save > 0) counters[kSaveCounter] = milliseconds_up(costs_.longest_save);
+  if (costs_.longest_step_seconds > 0)
+    counters[kStepCounter] = milliseconds_up(costs_.longest_step_seconds);
+  if (costs_.longest_save_seconds > 0)
+    counters[kSaveCounter] = milliseconds_up(costs_.longest_save_seconds);
 }
 
 bool StopLead::has_grown() const {
-  return is_notable(costs_.longest_step, written_costs_.longest_step) ||
-         is_notable(costs_.longest_save, written_costs_.longest_save);
+  return is_notable(costs_.longest_step_seconds, written_costs_.longest_step_seconds) ||
+         is_notable(costs_.longest_save_seconds, written_costs_.longest_save_seconds);
 }
 
 void StopLead::add_step_time(double seconds) {
-  costs_.longest_step = std::max(costs_.longest_step, seconds);
+  costs_.longest_step_seconds = std::max(costs_.longest_step_seconds, seconds);
 }
 
 void StopLead::add_save_time(double seconds) {
-  costs_.longest_save = std::max(costs_.longest_save, seconds);
+  costs_.longest_save_seconds = std::max(costs_.longest_save_seconds, seconds);
 }
 
 std::string StopLead::new_warning() {
-  const double needed = costs_.seconds();
+  const double needed = costs_.longest_stop_seconds();
   if (lead_seconds_ == 0 || needed <= lead_seconds_ || needed <= kNotableFactor * warned_seconds_)
     return "";
   warned_seconds_ = needed;

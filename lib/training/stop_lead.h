@@ -8,9 +8,9 @@ namespace ftrun {
 
 /// StopCosts holds the measured durations, in seconds, for which a stop has to wait.
 struct StopCosts {
-  double longest_step = 0;
+  double longest_step_seconds = 0;
   /// The longest save, including the comparison of replicas before it.
-  double longest_save = 0;
+  double longest_save_seconds = 0;
   /// Says whether a save in the background may be in progress when the signal arrives; a stop
   /// finishes it first.
   bool saves_in_background = false;
@@ -19,8 +19,10 @@ struct StopCosts {
   /// has sent its flags, these are the current step and the next one.
   static constexpr int kAwaitedSteps = 2;
   int awaited_saves() const { return saves_in_background ? 2 : 1; }
-  /// Returns the longest time in seconds from a signal to the end of the save that follows it.
-  double seconds() const { return kAwaitedSteps * longest_step + awaited_saves() * longest_save; }
+  /// Returns the longest time from a signal to the end of the save that follows it.
+  double longest_stop_seconds() const {
+    return kAwaitedSteps * longest_step_seconds + awaited_saves() * longest_save_seconds;
+  }
 };
 
 /// StopLead compares the lead, which is the time between a scheduler's warning signal and its kill
@@ -49,7 +51,7 @@ class StopLead {
   /// smaller.
   std::string new_warning();
 
-  double lead() const { return lead_seconds_; }
+  double lead_seconds() const { return lead_seconds_; }
   const StopCosts& costs() const { return costs_; }
 
  private:

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "axes/mesh.h"
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/error.h"
@@ -204,14 +204,14 @@ void Trainer::warn_of_placement() {
   if (session_.world_size() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
   const std::vector<std::string>& nodes = session_.nodes();
-  TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
-  if (crossing.groups == 0) return;
+  TensorNodeTraffic traffic = tensor_node_traffic(mesh, nodes, [](int) { return int64_t{0}; });
+  if (traffic.groups == 0) return;
   std::array<double, 1> bytes{};
   if (sends_to_other_node(mesh, session_.rank(), nodes))
     bytes[0] = static_cast<double>(tensor_group_bytes(setup_->train_plan().program));
   session_.sum(bytes, "bytes between nodes");
-  crossing.bytes = std::llround(bytes[0]);
-  journal_.warn(crossing_warning(crossing, nodes));
+  traffic.bytes = std::llround(bytes[0]);
+  journal_.warn(tensor_node_traffic_warning(traffic, nodes));
 }
 
 Trainer::RunningLoop::RunningLoop(Trainer& run, PlanSummary summary)
@@ -250,7 +250,7 @@ void Trainer::finish() {
   session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update_manifest([this](RunManifest& manifest) {
       checkpointer_and_evaluator_->checkpointer.add_counters(manifest);
-      stop_lead_.add_save_time(running_loop_->loop.longest_save());
+      stop_lead_.add_save_time(running_loop_->loop.longest_save_and_check_seconds());
       stop_lead_.write_counters(manifest.counters);
     });
   });
@@ -268,7 +268,7 @@ void Trainer::finish() {
 /// Decides whether the weights are exported. They are withheld if the best checkpoint is wanted and
 /// there is none, or if the last evaluation is not finite.
 Trainer::ExportDecision Trainer::decide_export() const {
-  const bool wants_best = config_.model_export.which == ExportWhich::kBest;
+  const bool wants_best = config_.model_export.which == ExportedStep::kBest;
   const std::string problem = progress_.evaluations.export_problem(progress_.step);
   const auto& best = progress_.evaluations.best();
   if (wants_best && !best)
@@ -288,7 +288,7 @@ void Trainer::export_model() {
   withheld_reason_ = decision.withheld_reason;
   if (!decision.warning.empty()) journal_.warn(decision.warning);
   if (!withheld_reason_.empty()) return;
-  if (config_.model_export.which == ExportWhich::kBest) {
+  if (config_.model_export.which == ExportedStep::kBest) {
     // Text samples use the weights of the last step, as at every evaluation, so they are written
     // before the best weights are loaded.
     checkpointer_and_evaluator_->evaluator.write_texts(progress_.step);
@@ -323,7 +323,7 @@ std::string Trainer::end_reason() const {
 }
 
 std::string Trainer::continue_text() const {
-  if (!has_ended() || config_.model_export.which == ExportWhich::kBest ||
+  if (!has_ended() || config_.model_export.which == ExportedStep::kBest ||
       !config_.model_export.enabled)
     return "continue with --resume auto";
   return cat("only the export is missing; --resume auto writes it, or: ", convert_command());

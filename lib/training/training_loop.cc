@@ -87,8 +87,8 @@ void TrainingLoop::check_replicas() {
   longest_check_ = std::max(longest_check_, parts_.clock() - start);
 }
 
-double TrainingLoop::longest_save() const {
-  const double save = parts_.saver.longest_save();
+double TrainingLoop::longest_save_and_check_seconds() const {
+  const double save = parts_.saver.longest_save_seconds();
   return save > 0 ? save + longest_check_ : 0;
 }
 
@@ -96,7 +96,7 @@ double TrainingLoop::longest_save() const {
 /// because a run that is killed at its time limit cannot write them later.
 void TrainingLoop::warn_of_short_stop_lead() {
   StopLead& lead = parts_.stop_lead;
-  if (longest_save() > 0) lead.add_save_time(longest_save());
+  if (longest_save_and_check_seconds() > 0) lead.add_save_time(longest_save_and_check_seconds());
   if (lead.has_grown()) {
     lead.record_written();
     try {

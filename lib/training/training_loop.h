@@ -38,7 +38,7 @@ class TrainingLoop {
 
   /// Returns the seconds of the longest save, including the comparison of replicas before it; 0 if
   /// nothing was saved.
-  double longest_save() const;
+  double longest_save_and_check_seconds() const;
 
   /// Returns whether the run is over: no step is left, or early stopping ends it.
   bool has_ended() const { return progress_.has_ended(plan_.total_steps); }

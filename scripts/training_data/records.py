@@ -186,7 +186,7 @@ def kind_of(path, as_text=False):
             return kind
     if as_text:
         return "text"
-    with open_unpacked(path) as file:
+    with open_decompressed(path) as file:
         head = file.read(64)
     for kind, begin in (("parquet", b"PAR1"), ("arrow", b"ARROW1")):
         if head.startswith(begin):
@@ -201,14 +201,14 @@ def kind_of(path, as_text=False):
                     "as plain text")
 
 
-def open_unpacked(path):
+def open_decompressed(path):
     """Opens a file for reading its uncompressed bytes."""
     kind = compression_of(path)
     if kind == "gzip":
         return gzip.open(path, "rb")
     if kind == "zstd":
         return io.BufferedReader(ZstdFile(path, import_package("zstandard", path,
-                                                        "a file packed with zstd")), 1 << 20)
+                                                        "a file compressed with zstd")), 1 << 20)
     return open(path, "rb")
 
 
@@ -217,7 +217,7 @@ class ZstdFile(io.RawIOBase):
     truncated; the package's own reader would treat that as the end of the file."""
 
     def __init__(self, path, zstandard):
-        self.file, self.unpacker = open(path, "rb"), zstandard.ZstdDecompressor()
+        self.file, self.decompressor = open(path, "rb"), zstandard.ZstdDecompressor()
         self.frame, self.ready, self.rest = None, b"", b""
 
     def readable(self):
@@ -230,23 +230,23 @@ class ZstdFile(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer):
-        """Reads unpacked bytes into a buffer; returns their number, 0 at the end."""
-        while not self.ready and self._unpack():
+        """Reads decompressed bytes into a buffer; returns their number, 0 at the end."""
+        while not self.ready and self._decompress():
             pass
         part, self.ready = self.ready[:len(buffer)], self.ready[len(buffer):]
         buffer[:len(part)] = part
         return len(part)
 
-    def _unpack(self):
-        packed = self.rest or self.file.read(1 << 17)
+    def _decompress(self):
+        compressed = self.rest or self.file.read(1 << 17)
         self.rest = b""
-        if not packed:
+        if not compressed:
             if self.frame is not None:
                 raise EOFError("the last frame has no end")
             return False
         if self.frame is None:
-            self.frame = self.unpacker.decompressobj()
-        self.ready = self.frame.decompress(packed)
+            self.frame = self.decompressor.decompressobj()
+        self.ready = self.frame.decompress(compressed)
         if self.frame.eof:
             self.frame, self.rest = None, self.frame.unused_data
         return True
@@ -260,8 +260,8 @@ def import_package(name, path, what):
     return importlib.import_module(name)
 
 
-def unpacking_errors():
-    """Returns the errors that a damaged or truncated packed file raises."""
+def decompression_errors():
+    """Returns the errors that a damaged or truncated compressed file raises."""
     errors = [EOFError, zlib.error, gzip.BadGzipFile]
     if importlib.util.find_spec("zstandard"):
         errors.append(importlib.import_module("zstandard").ZstdError)
@@ -275,7 +275,7 @@ def documents(paths, encoding, as_text=False):
     """Yields the documents of files, in order."""
     texts = {"lines": line_documents, "json": json_documents, "text": text_documents}
     tables = {"parquet": parquet_documents, "arrow": arrow_documents}
-    damage_errors = unpacking_errors()
+    damage_errors = decompression_errors()
     for path in paths:
         try:
             kind = kind_of(path, as_text)
@@ -288,12 +288,13 @@ def documents(paths, encoding, as_text=False):
             yield from tables[kind](path)
         except damage_errors as error:
             raise UserError(
-                f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
+                f"{path}: cannot be decompressed: {error}; it is damaged or was cut short"
+            ) from None
 
 
 def text_documents(path, encoding):
     """Yields the document of a text file, unless the file is empty."""
-    with open_unpacked(path) as file:
+    with open_decompressed(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding).replace("\r\n", "\n")
     if "\0" in text:
@@ -317,11 +318,12 @@ def checked_text(path, raw, encoding):
 def lines_of(path, encoding):
     """Yields the lines of a file as UTF-8, without byte order marks. A file that was concatenated
     from several files may have a mark at the beginning of any part."""
-    with open_unpacked(path) as file:
+    with open_decompressed(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
     number, as_bytes = 0, unicode_family(encoding) == "UTF-8"
-    with open_unpacked(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(
-            raw, encoding, newline="\n") as file:
+    with open_decompressed(path) as raw, (
+            contextlib.nullcontext(raw) if as_bytes
+            else io.TextIOWrapper(raw, encoding, newline="\n")) as file:
         try:
             for line in file:
                 number += 1
@@ -383,7 +385,7 @@ def object_or_bad(content, location):
 
 def json_documents(path, encoding):
     """Yields the documents of an array of objects, or of a file with one object for each line."""
-    with open_unpacked(path) as file:
+    with open_decompressed(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding)
     try:

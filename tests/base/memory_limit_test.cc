@@ -58,7 +58,7 @@ TEST_CASE("a group with memory.high has no more than that available") {
   CHECK(limit_of(root) == "1024000000 200000000 this machine");
 }
 
-TEST_CASE("a limit of version 1 counts, but not the huge number that means none") {
+TEST_CASE("a memory limit of cgroups v1 counts, but not the huge value for no limit") {
   PseudoRoot root;
   root.write("/proc/meminfo", kMeminfo);
   root.write("/proc/self/cgroup", "4:memory:/job\n0::/\n");

@@ -49,8 +49,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the user's own links are followed on the path of what is written, one of the file's own name "
-    "never") {
+    "a written path follows links of the same user in its folders, but never a link at its end") {
   const TemporaryFolder folder;
   fs::create_directories(folder / "real/deep");
   fs::create_directory_symlink("real", folder / "link");

@@ -50,7 +50,7 @@ struct Operand {
   std::vector<int64_t> dims;
   DType dtype = DType::kBF16;
   int32_t below = 0;
-  PackedFormat packed = {};
+  QuantizedFormat quantized = {};
   /// The number of tokens of a row of documents, if the operand holds starts of documents.
   int64_t document_row_tokens = 0;
 };
@@ -234,9 +234,10 @@ void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
                    {y, h},
                    {f32({q, kRank}), f32({kv, kRank}), f32({kv, kRank})},
                    qkv});
-  const PackedFormat nf4{PackedKind::kNf4, 64}, int8{PackedKind::kInt8, kPackedRecord};
+  const QuantizedFormat nf4{QuantizationType::kNf4, 64},
+      int8{QuantizationType::kInt8, kQuantizedRecord};
   for (const auto& [name, format] : {std::pair{"nf4", nf4}, {"int8", int8}})
-    cases.push_back({cat("packed_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide),
+    cases.push_back({cat("quantized_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide),
                      OpKind::kLinear,
                      {{{n, d}}, {{wide, d}, DType::kBF16, 0, format}},
                      {y}});
@@ -382,7 +383,7 @@ class Bench {
     value.name = cat("v", graph.values.size());
     value.dtype = operand.dtype;
     value.dims = operand.dims;
-    value.packed = operand.packed;
+    value.quantized = operand.quantized;
     storage_.push_back(allocate(value.bytes()));
     fill(value, operand, storage_.back());
     graph.values.push_back(std::move(value));
@@ -402,7 +403,7 @@ class Bench {
           starts_of_documents(operand.dims[0], operand.document_row_tokens);
       gpu_.copy(memory, starts.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
-    } else if (operand.packed || operand.dtype == DType::kBF16) {
+    } else if (operand.quantized || operand.dtype == DType::kBF16) {
       random_.fill(memory, value.bytes(), DType::kBF16);
     } else if (operand.dtype == DType::kF32) {
       random_.fill(memory, value.bytes(), DType::kF32);

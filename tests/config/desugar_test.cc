@@ -1,5 +1,5 @@
-// These tests check the states of a config between its sources and the final config: SourceTree and
-// DesugaredTree.
+// These tests check the states of a config between its sources and the final config:
+// ConfigSourceTree and DesugaredTree.
 #include "config/desugar.h"
 
 #include <string>

@@ -458,8 +458,8 @@ class Shapes(Case):
                 self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME))
         self.out += "-cut"
         cut = self.write("a.jsonl.gz", gzip.compress(text)[:-20])
-        self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be unpacked: .*; it is damaged or "
-                                            "was cut short")
+        self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be decompressed: .*; it is damaged "
+                                            "or was cut short")
 
     def test_a_missing_python_package_is_named(self):
         from training_data import records

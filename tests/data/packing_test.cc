@@ -183,5 +183,5 @@ TEST_CASE("data without a label to train on is refused before the first step", "
   REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
   REQUIRE(refused({.sequence_length = 0}) ==
           "data.sequence_length is 0, expected 1 to 2^30\n"
-          "  remedy: set it to the number of tokens that a sequence shall have, such as 2048");
+          "  remedy: set it to the number of tokens that a sequence should have, such as 2048");
 }

@@ -1,4 +1,4 @@
-"""Tests of tables and packed files that need packages: Parquet, Arrow, folders that `datasets`
+"""Tests of tables and compressed files that need packages: Parquet, Arrow, folders that `datasets`
 saved, zstd."""
 import importlib.util
 import json
@@ -101,9 +101,10 @@ class Tables(Case):
         self.assertEqual(self.refusal(both + "/train"), f"{both}/train/data-00001-of-00002.arrow: "
                                                         "is missing, though "
                                                         f"{both}/train/state.json lists it")
-        packed = self.write("b.jsonl.zst", zstandard.compress(b'{"text": "a"}\n' * 9)[:-4])
-        self.assertRegex(self.refusal(packed), "b.jsonl.zst: cannot be unpacked: the last frame "
-                                               "has no end; it is damaged or was cut short")
+        compressed = self.write("b.jsonl.zst", zstandard.compress(b'{"text": "a"}\n' * 9)[:-4])
+        self.assertRegex(self.refusal(compressed),
+                         "b.jsonl.zst: cannot be decompressed: the last frame has no end; it is "
+                         "damaged or was cut short")
         two = zstandard.compress(b'{"text": "a"}\n') + zstandard.compress(b'{"text": "b"}\n')
         self.prepare(self.write("c.jsonl.zst", two))
         self.assertEqual(self.shown(), ["[a<|im_end|>]", "[b<|im_end|>]"])

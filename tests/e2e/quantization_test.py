@@ -1,6 +1,6 @@
 """Checks adapters on a quantized base: they train as PEFT trains them on the numbers that the
-quantized weights represent, on any layout; a merge adds to these numbers; plans count packed bytes;
-and wrong settings are refused before anything starts."""
+quantized weights represent, on any layout; a merge adds to these numbers; plans count quantized
+bytes; and wrong settings are refused before anything starts."""
 import json
 import pathlib
 import shutil
@@ -40,11 +40,11 @@ EACH = {"nf4": list(LAYOUTS), "plain": ["one", "stage 3", "tensor"],
         "int8": ["one", "tensor", "pipeline", "stage 3"]}
 
 
-def is_packed(tensor, values):
+def is_quantized(tensor, values):
     return values.ndim == 2 and tensor.split(".")[-2] in ALL
 
 
-def packed_bytes(section, elements):
+def quantized_bytes(section, elements):
     """Returns the size of records of 256 weights: their codes, plus four scales or the codes of
     four scales."""
     if section["type"] == "int8":
@@ -103,8 +103,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert abs(steps(plain)[0]["loss"] / losses[0] - 1) > 1e-4, steps(plain)[0]["loss"]
 
     @case
-    def any_sizes_are_packed_that_are_not_refused():
-        """Rows that are not whole blocks can be packed, and so can matrices in several parts."""
+    def any_size_is_quantized_or_refused():
+        """Rows that are not whole blocks can be quantized, and so can matrices in several parts."""
         for what, sizes, section in (("rows", {"hidden_size": 96, "intermediate_size": 104,
                                                "head_dim": 24}, {"type": "nf4"}),
                                      ("parts", {"hidden_size": 576, "intermediate_size": 640,
@@ -120,15 +120,15 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | lora))
             require_near("loss", [m["loss"] for m in steps(job.out("two"))],
                          [m["loss"] for m in steps(job.out("one"))], 1e-6)
-            packed = {tensor: torch.from_numpy(values)
+            quantized = {tensor: torch.from_numpy(values)
                       for tensor, values in load_file(job.model / "model.safetensors").items()
-                      if is_packed(tensor, values)}
-            assert what == "rows" or max(values.numel() for values in packed.values()) > 2**18
+                      if is_quantized(tensor, values)}
+            assert what == "rows" or max(values.numel() for values in quantized.values()) > 2**18
             merged = scratch / f"merged-{what}"
             must(ftrun("convert", job.out("one"), "--merge", "--out", merged, "--dtype", "fp32"))
             adapter = exported_adapter(job.out("one"))
             found = load_file(merged / "model.safetensors")
-            for tensor, values in packed.items():
+            for tensor, values in quantized.items():
                 module = f"base_model.model.{tensor.removesuffix('.weight')}"
                 a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
                 expected = dequantized(values, section).numpy() + 8 / 4 * (b @ a)
@@ -178,7 +178,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert set(merged) == set(base)
                 for tensor, values in base.items():
                     expected = values
-                    if is_packed(tensor, values):
+                    if is_quantized(tensor, values):
                         expected = dequantized(torch.from_numpy(values), section).numpy()
                         assert np.abs(expected - values).max() > 1e-4, tensor
                     module = "base_model.model." + tensor.removesuffix(".weight")
@@ -258,15 +258,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def plans_count_records_and_runs_allocate_what_was_planned():
         for name in EACH:
             shapes = load_file(references / name / "model" / "model.safetensors")
-            packed = sum(packed_bytes(CASES[name][3], values.size)
-                         for tensor, values in shapes.items() if is_packed(tensor, values))
+            quantized = sum(quantized_bytes(CASES[name][3], values.size)
+                         for tensor, values in shapes.items() if is_quantized(tensor, values))
             adapter = exported_adapter(scratch / f"{name}-one")
             trained = sum(values.size for values in adapter.values())
             rest = sum(values.size for tensor, values in shapes.items()
-                       if not is_packed(tensor, values))
+                       if not is_quantized(tensor, values))
             memory = json.loads((scratch / f"{name}-one" / "run.json").read_text())["memory"]
             found = memory["allocated"]["device_parameters"]
-            least = packed + 4 * (rest + trained)
+            least = quantized + 4 * (rest + trained)
             assert least <= found <= 1.1 * least + 65536, (
                 f"{name}: {found} bytes of parameters, expected {least} and padding")
 

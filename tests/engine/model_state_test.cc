@@ -359,7 +359,8 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
       testing::run_on_mesh(l.replicas, l.shards,
                            [&](Rendezvous&, const RankCommunicators& communicators) {
                              Config config = saving_config_of(l);
-                             config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+                             config.optimizer =
+                                 optimizer_traits(OptimizerType::kAdamW8bit).defaults;
                              config.optimizer.type = OptimizerType::kAdamW8bit;
                              config.optimizer.min_8bit_size = 30;
                              RankFixture fixture(config, testing::small_model(), communicators);
@@ -390,7 +391,7 @@ TEST_CASE("8-bit states are not converted to another precision") {
   RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path()}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
-  config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+  config.optimizer = optimizer_traits(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
   RankFixture with_8bit(config, testing::small_model(), *single_rank.group);

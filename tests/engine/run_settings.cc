@@ -28,7 +28,7 @@ std::span<const OptimizerType> updating_optimizers() {
 }
 
 void set_optimizer(Config& config, OptimizerType type) {
-  config.optimizer = optimizer_of(type).defaults;
+  config.optimizer = optimizer_traits(type).defaults;
   config.optimizer.type = type;
   config.optimizer.lr = 1e-2;
   if (type == OptimizerType::kSgd) config.optimizer.momentum = 0.9;

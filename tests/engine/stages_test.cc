@@ -259,7 +259,7 @@ TEST_CASE(
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
-      c.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+      c.optimizer = optimizer_traits(OptimizerType::kAdamW8bit).defaults;
       c.optimizer.type = OptimizerType::kAdamW8bit;
       c.optimizer.min_8bit_size = elements;
       if (change) change(c);

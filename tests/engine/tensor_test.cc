@@ -275,7 +275,7 @@ TEST_CASE(
   const ModelConfig model = model_with([](ModelConfig& m) { m.qkv_bias = true; });
   const auto config_of = [](const RunLayout& layout) {
     Config config = testing::config_of_stage(layout.stage);
-    config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+    config.optimizer = optimizer_traits(OptimizerType::kAdamW8bit).defaults;
     config.optimizer.type = OptimizerType::kAdamW8bit;
     config.optimizer.min_8bit_size = 1000;
     if (layout.device != OffloadDevice::kNone) {

@@ -110,7 +110,7 @@ TEST_CASE(
         "twice: linear_wgrad d_w.out:[4,3] x:[4,3] -> d_w:[3,3] writes d_w a second time");
 }
 
-TEST_CASE("shapes that do not fit their kind are named with the shapes it needs") {
+TEST_CASE("a wrong shape is reported with the shape that the operation needs") {
   LayerGraph g = block({});
   g.values[static_cast<size_t>(named(g, "qkv"))].dims = {32, 15};
   CHECK(fault(g) ==

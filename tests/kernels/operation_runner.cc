@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 #include "graph/op_workspace.h"
 #include "ops/kinds.h"
 
@@ -141,11 +141,12 @@ void OperationRunner::require_intact(const Memory& memory) {
       std::all_of(memory.begin + memory.size, memory.begin + memory.size + kGuardBytes, intact));
 }
 
-ValueId OperationRunner::add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed) {
+ValueId OperationRunner::add(std::vector<int64_t> dims, DType dtype,
+                             const QuantizedFormat& quantized) {
   Value value;
   value.name = cat("v", graph_.values.size());
   value.dtype = dtype;
-  value.packed = packed;
+  value.quantized = quantized;
   value.dims = std::move(dims);
   memory_.push_back(allocate(value.bytes()));
   graph_.values.push_back(std::move(value));
@@ -166,23 +167,23 @@ ValueId OperationRunner::input(const Array& array, DType dtype) {
   return id;
 }
 
-PackedArray packed_array(const Array& matrix, const PackedFormat& format) {
+QuantizedArray quantized_array(const Array& matrix, const QuantizedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
-  PackedScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
+  QuantizationScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
   scales.add(values);
   REQUIRE(scales.finish());
-  PackedArray packed{std::vector<std::byte>(
-                         static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))),
-                     matrix};
-  pack_values(format, scales, 0, values, 0, packed.records.data());
+  QuantizedArray quantized{std::vector<std::byte>(static_cast<size_t>(
+                               format.bytes(static_cast<int64_t>(values.size())))),
+                           matrix};
+  quantize_values(format, scales, 0, values, 0, quantized.records.data());
   std::vector<float> numbers(values.size());
-  unpack_values(format, packed.records.data(), 0, numbers);
-  packed.numbers.data.assign(numbers.begin(), numbers.end());
-  return packed;
+  dequantize_values(format, quantized.records.data(), 0, numbers);
+  quantized.numbers.data.assign(numbers.begin(), numbers.end());
+  return quantized;
 }
 
-ValueId OperationRunner::packed(const Array& matrix, const PackedFormat& format) {
-  const PackedArray made = packed_array(matrix, format);
+ValueId OperationRunner::quantized(const Array& matrix, const QuantizedFormat& format) {
+  const QuantizedArray made = quantized_array(matrix, format);
   const ValueId id = add(matrix.dims, dtype_, format);
   std::copy(made.records.begin(), made.records.end(), memory_.back().begin);
   return id;

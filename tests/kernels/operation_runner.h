@@ -42,7 +42,7 @@ class OperationRunner {
   ValueId input(const Array& array, DType dtype);
   /// Adds a matrix that is quantized as `format` says; kernels see it as a matrix of the runner's
   /// dtype.
-  ValueId packed(const Array& matrix, const PackedFormat& format);
+  ValueId quantized(const Array& matrix, const QuantizedFormat& format);
   ValueId ints(const std::vector<int32_t>& values);
   ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
   ValueId output(std::vector<int64_t> dims, DType dtype);
@@ -71,7 +71,7 @@ class OperationRunner {
     std::byte* begin = nullptr;
     int64_t size = 0;
   };
-  ValueId add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed = {});
+  ValueId add(std::vector<int64_t> dims, DType dtype, const QuantizedFormat& quantized = {});
   static Memory allocate(int64_t size);
   static void require_intact(const Memory& memory);
 
@@ -103,12 +103,12 @@ void run_once_per_entry(Body body) {
   });
 }
 
-/// PackedArray is a matrix [O,I] in packed records, and its decoded numbers.
-struct PackedArray {
+/// QuantizedArray is a matrix [O,I] in quantized records, and its decoded numbers.
+struct QuantizedArray {
   std::vector<std::byte> records;
   Array numbers;
 };
-PackedArray packed_array(const Array& matrix, const PackedFormat& format);
+QuantizedArray quantized_array(const Array& matrix, const QuantizedFormat& format);
 
 inline std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Array array = random_array({count}, seed);

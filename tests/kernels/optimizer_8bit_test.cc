@@ -19,10 +19,10 @@ using Codes = std::vector<uint8_t>;
 /// Returns the config of AdamW with 8-bit states.
 OptimizerConfig optimizer_8bit(double decay = 0.0) {
   for (size_t type = 0; type < kOfferedOptimizers; ++type) {
-    OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
+    OptimizerConfig config = optimizer_traits(static_cast<OptimizerType>(type)).defaults;
     config.type = static_cast<OptimizerType>(type);
     config.weight_decay = decay;
-    if (optimizer_of(config.type).has_8bit_states) return config;
+    if (optimizer_traits(config.type).has_8bit_states) return config;
   }
   throw std::logic_error("no optimizer has codes");
 }

@@ -92,7 +92,7 @@ TEST_CASE("rotary angles equal those of transformers within two roundings of fp3
 
 TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refused by key") {
   const ModelConfig first = config("gemma.v4");
-  CHECK(first.norm == NormKind::kRmsLessOne);
+  CHECK(first.norm == NormKind::kRmsStoredLessOne);
   CHECK(first.activation == Activation::kGeluTanh);  // "gelu" in the file
   CHECK(first.embedding_scale == std::sqrt(2048.0));
   CHECK_FALSE(first.output_norms);
@@ -300,7 +300,7 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   CHECK(stable.parallel_residual);
   CHECK_FALSE(stable.mlp_norm);
   CHECK(parse_model_config(changed({{"qk_layernorm", true}}, "stablelm.v4"), "m").qk_norm ==
-        QkNorm::kOwnWeights);
+        QkNorm::kLayerNormByHead);
   const ModelConfig phi = config("phi2.v4");
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);

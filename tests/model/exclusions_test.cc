@@ -98,7 +98,7 @@ TEST_CASE("the decoder's modules have the paths that PEFT sees") {
   };
   CHECK(has(testing::config("olmo.v5"), "model.layers.0.self_attn.q_proj"));
   ModelConfig norms = testing::config("stablelm.v5");
-  norms.qk_norm = QkNorm::kOwnWeights;
+  norms.qk_norm = QkNorm::kLayerNormByHead;
   CHECK(has(norms, "model.layers.1.self_attn.k_layernorm.norms.2"));
   ModelConfig whole = testing::config("gemma3.v4");
   whole.multimodal = "gemma3";

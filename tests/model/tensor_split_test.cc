@@ -617,7 +617,7 @@ TEST_CASE("a rank's operations are divided as the table of kinds says, and terms
       compare_layer(split_model(beside, {}), split_model(beside, {2, 1, sequence}), 1, seen);
     }
   ModelConfig by_head = c;
-  by_head.qk_norm = QkNorm::kOwnWeights;
+  by_head.qk_norm = QkNorm::kLayerNormByHead;
   for (const bool sequence : {true, false})
     compare_layer(split_model(by_head, {}), split_model(by_head, {2, 1, sequence}), 1, seen);
   const ModelConfig learned = parse_model_config(

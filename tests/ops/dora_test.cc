@@ -69,13 +69,13 @@ TEST_CASE("row lengths of a matrix and its adapters agree with those of their su
 TEST_CASE("row lengths of a quantized matrix with adapters are those of the decoded numbers",
           "[matmul]") {
   for_each_library_and_dtype([](DType dtype) {
-    for (const PackedFormat& format :
-         {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {
-      CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
+    for (const QuantizedFormat& format : {QuantizedFormat{QuantizationType::kNf4, 64, true},
+                                          QuantizedFormat{QuantizationType::kInt8}}) {
+      CAPTURE(dtype_name(dtype), static_cast<int>(format.type));
       OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
       OperationRunner runner(dtype);
-      const ValueId weight = runner.packed(c.inputs[0], format);
-      c.inputs[0] = rounded(packed_array(c.inputs[0], format).numbers, dtype);
+      const ValueId weight = runner.quantized(c.inputs[0], format);
+      c.inputs[0] = rounded(quantized_array(c.inputs[0], format).numbers, dtype);
       REQUIRE(relative_error(squared_row_lengths(runner, c, weight), oracle(c).outputs[0]) <
               lengths_tolerance(dtype));
     }
@@ -151,7 +151,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
   });
 }
 
-TEST_CASE("magnitudes equal to the lengths change no bit") {
+TEST_CASE("DoRA magnitudes equal to the row lengths change no bit") {
   for_each_dtype([](DType dtype) {
     CAPTURE(dtype_name(dtype));
     OperationRunner runner(dtype);

@@ -45,8 +45,8 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd", 
   });
 }
 
-PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false) {
-  return {PackedKind::kNf4, block, double_quantized, holds_scales};
+QuantizedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false) {
+  return {QuantizationType::kNf4, block, double_quantized, holds_scales};
 }
 
 TEST_CASE(
@@ -58,18 +58,19 @@ TEST_CASE(
     // of columns, and a short last block.
     for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
                            Shape{3, 12, 2112}, Shape{2, 7, 36}, Shape{2100, 16, 64}})
-      for (const PackedFormat& format : {nf4(64, false), nf4(64, true), nf4(128, true, true),
-                                         nf4(256, false), PackedFormat{PackedKind::kInt8}})
+      for (const QuantizedFormat& format :
+           {nf4(64, false), nf4(64, true), nf4(128, true, true), nf4(256, false),
+            QuantizedFormat{QuantizationType::kInt8}})
         for (const bool bias : {false, true}) {
-          if (format.kind == PackedKind::kInt8 && s.inputs % format.block != 0) continue;
+          if (format.type == QuantizationType::kInt8 && s.inputs % format.block != 0) continue;
           CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block,
-                  static_cast<int>(format.kind), bias);
+                  static_cast<int>(format.type), bias);
           OracleCase c = stored(linear_case(s, bias), dtype);
           OperationRunner runner(dtype);
           const Array matrix = c.inputs[1];
-          c.inputs[1] = rounded(packed_array(matrix, format).numbers, dtype);
+          c.inputs[1] = rounded(quantized_array(matrix, format).numbers, dtype);
           const OracleResult expected = oracle(c);
-          const ValueId x = runner.input(c.inputs[0]), w = runner.packed(matrix, format),
+          const ValueId x = runner.input(c.inputs[0]), w = runner.quantized(matrix, format),
                         dy = runner.input(c.gradient);
           const ValueId y = runner.output({s.tokens, s.outputs}),
                         dx = runner.output({s.tokens, s.inputs});

@@ -17,7 +17,7 @@ std::vector<OptimizerType> all_types() {
 }
 
 OptimizerConfig default_config(OptimizerType type) {
-  OptimizerConfig config = optimizer_of(type).defaults;
+  OptimizerConfig config = optimizer_traits(type).defaults;
   config.type = type;
   return config;
 }
@@ -25,7 +25,7 @@ OptimizerConfig default_config(OptimizerType type) {
 TEST_CASE("supported optimizers come before refused ones") {
   for (const OptimizerType type : all_types()) {
     CAPTURE(name_of(type));
-    REQUIRE(optimizer_of(type).offered() == (static_cast<size_t>(type) < kOfferedOptimizers));
+    REQUIRE(optimizer_traits(type).offered() == (static_cast<size_t>(type) < kOfferedOptimizers));
   }
 }
 
@@ -43,8 +43,8 @@ TEST_CASE("each name or alias means exactly one optimizer") {
 TEST_CASE("the defaults of an optimizer's parameters are in range and contradict no other") {
   for (const OptimizerType type : all_types()) {
     CAPTURE(name_of(type));
-    const Optimizer& optimizer = optimizer_of(type);
-    for (const OptimizerParameter& parameter : optimizer.parameters) {
+    const OptimizerTraits& optimizer = optimizer_traits(type);
+    for (const Hyperparameter& parameter : optimizer.parameters) {
       CAPTURE(parameter.name);
       REQUIRE(std::string_view(parameter.doc) != "");
       const auto* number = std::get_if<double OptimizerConfig::*>(&parameter.member);
@@ -62,19 +62,19 @@ TEST_CASE(
   for (const OptimizerType type : all_types()) {
     if (type == OptimizerType::kTorch) continue;
     CAPTURE(name_of(type));
-    REQUIRE(optimizer_of(type).has(parameters::kLr.name));
-    REQUIRE(optimizer_of(type).has(parameters::kWeightDecay.name));
+    REQUIRE(optimizer_traits(type).has(hyperparameters::kLr.name));
+    REQUIRE(optimizer_traits(type).has(hyperparameters::kWeightDecay.name));
   }
 }
 
 TEST_CASE("an optimizer's states have different names, and are as many as its rule can update") {
   for (const OptimizerType type : all_types()) {
-    if (!optimizer_of(type).offered()) continue;
+    if (!optimizer_traits(type).offered()) continue;
     CAPTURE(name_of(type));
     const auto states = optimizer_states(default_config(type));
     REQUIRE(states.size() <= kMaxOptimizerStates);
     std::set<std::string_view> names;
-    for (const OptimizerState& state : states) REQUIRE(names.insert(state.name).second);
+    for (const OptimizerStateTraits& state : states) REQUIRE(names.insert(state.name).second);
   }
 }
 
@@ -84,9 +84,9 @@ TEST_CASE("SGD keeps a buffer where it has momentum") {
   sgd.momentum = 0.9;
   REQUIRE(optimizer_states(sgd).size() == 1);
   sgd.nesterov = true;
-  REQUIRE_FALSE(optimizer_of(sgd.type).conflict(sgd));
+  REQUIRE_FALSE(optimizer_traits(sgd.type).conflict(sgd));
   sgd.dampening = 0.1;
-  REQUIRE(optimizer_of(sgd.type).conflict(sgd)->parameter == "nesterov");
+  REQUIRE(optimizer_traits(sgd.type).conflict(sgd)->parameter == "nesterov");
 }
 
 TEST_CASE("the types that have a parameter are listed, each followed by its variants") {

@@ -150,14 +150,15 @@ int64_t deviation_bytes(const TrafficTheory& theory, const std::string& cause) {
 }
 
 TEST_CASE(
-    "gathering weights while they are packed is a separate deviation, because the formulas count "
-    "unpacked weights") {
+    "gathering weights while they are quantized is a separate deviation, because the formulas "
+    "count "
+    "dequantized weights") {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = c.hidden = c.feed_forward = 128;
   c.query_heads = c.kv_heads = 4;
   c.head_size = 32;
   ModelDtypes dtypes;
-  dtypes.packed.kind = PackedKind::kNf4;
+  dtypes.quantized.type = QuantizationType::kNf4;
   PartitionedModel built;
   built.model =
       freeze(build_model(c, {1, 4}, GraphMode::kTrain, dtypes), [](const TensorInfo& tensor) {
@@ -172,14 +173,15 @@ TEST_CASE(
       compare_traffic_with_theory(program, built.model, built.partition, options);
   INFO(planned_traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
-  // The packed units of the two blocks are gathered in forward and in backward, half from the other
-  // rank.
+  // The quantized units of the two blocks are gathered in forward and in backward, half from the
+  // other rank.
   int64_t elements = 0;
   for (const Unit& unit : built.partition.units)
-    if (unit.packed) elements += unit.numel;
+    if (unit.quantized) elements += unit.numel;
   REQUIRE(elements == 2 * 7 * 128 * 128);
-  const int64_t saved = elements * 4 - elements / kPackedRecord * dtypes.packed.record_bytes();
-  CHECK(deviation_bytes(theory, "packed weights (quantization)") == -2 * saved / 2);
+  const int64_t saved =
+      elements * 4 - elements / kQuantizedRecord * dtypes.quantized.record_bytes();
+  CHECK(deviation_bytes(theory, "quantized weights (quantization)") == -2 * saved / 2);
   int64_t sum = theory.bytes;
   for (const TrafficDeviation& deviation : theory.deviations) sum += deviation.bytes;
   CHECK(sum == program_traffic(program).bytes);

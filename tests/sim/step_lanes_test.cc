@@ -61,7 +61,7 @@ TEST_CASE("instructions that fill a pixel stay apart, shorter neighbors become o
   CHECK(made.blocks(1).size() == 6);
 }
 
-TEST_CASE("a lane's blocks are bounded by its pixels, and lose no work, whatever it runs") {
+TEST_CASE("a lane has at most one block per pixel and shows all its work") {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::pair<Picoseconds, Picoseconds>> times;
@@ -102,7 +102,7 @@ struct PredictedTimeline {
   Config config;
   ModelConfig model = small_config(4, false);
   std::optional<StepPlan> own;
-  std::optional<ClassPlans> all;
+  std::optional<RankClassPlans> all;
   StepTimeline timeline;
   StepTime time;
 

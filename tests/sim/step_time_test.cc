@@ -136,7 +136,7 @@ Config config_on(DeviceKind device, int tensor, int data) {
 StepTime predicted(const Config& config, const Machine& machine, const RunConditions& conditions) {
   const ModelConfig model = small_config(2, false);
   const StepPlan own = plan_steps(config, model, 0);
-  const ClassPlans all(config, model, 0, own);
+  const RankClassPlans all(config, model, 0, own);
   return predict_step(all, machine, conditions);
 }
 

@@ -11,8 +11,8 @@
 #include "axes/pipeline/pipeline_config.h"
 #include "axes/pipeline/schedule_timeline.h"
 #include "program/step_cases.h"
-#include "sim/class_plans.h"
 #include "sim/folded_world.h"
+#include "sim/rank_class_plans.h"
 #include "sim/rank_classes.h"
 #include "sim/step_time.h"
 #include "sweep.h"
@@ -149,7 +149,7 @@ Config pipeline_config(PipelineSchedule schedule, int stages, int64_t micro_batc
 /// two kinds of gradients), and nothing else that takes time.
 Picoseconds walked(const Config& config, const ModelConfig& model) {
   const StepPlan own = plan_steps(config, model, 0);
-  const ClassPlans all(config, model, 0, own);
+  const RankClassPlans all(config, model, 0, own);
   std::vector<const Program*> programs;
   std::vector<LaneSchedule> schedules;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
@@ -282,7 +282,7 @@ TEST_CASE("a rank that stands for equal ranks has the times of each of them, to 
             INFO("stage " << stage << ", data " << data << " with " << replicas
                           << " replicas, tensor " << tensor << ", pipeline " << pipeline);
             const StepPlan own = plan_steps(config, model, 0);
-            const ClassPlans plans(config, model, 0, own);
+            const RankClassPlans plans(config, model, 0, own);
             std::vector<const Program*> programs;
             for (int32_t c = 0; c < plans.classes().count(); ++c)
               programs.push_back(&plans.plan(c).train.program);

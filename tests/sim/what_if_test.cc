@@ -8,7 +8,7 @@
 #include "machine/machine_file.h"
 #include "program/models.h"
 #include "program/traffic.h"
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 #include "sim/run_estimate.h"
 #include "sim/step_time.h"
 
@@ -49,7 +49,7 @@ Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_ba
 StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
                    const RunConditions& conditions) {
   const StepPlan own = plan_steps(config, model, 0);
-  return predict_step(ClassPlans(config, model, 0, own), machine, conditions);
+  return predict_step(RankClassPlans(config, model, 0, own), machine, conditions);
 }
 
 TEST_CASE("a folded world with a slow rank has the times of a walk of every rank") {
@@ -64,7 +64,7 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
           const Config config = config_of(data, tensor, pipeline, stage, 3);
           const Machine machine = gpus(ranks / 2);
           const StepPlan own = plan_steps(config, model, 0);
-          const ClassPlans all(config, model, 0, own);
+          const RankClassPlans all(config, model, 0, own);
           for (const int64_t slow : {ranks - 1, ranks / 2}) {
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);

@@ -279,7 +279,7 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
   CHECK_FALSE(run.step());
   CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(2));
-  CHECK(run.checkpointer->longest_save() == 0);
+  CHECK(run.checkpointer->longest_save_seconds() == 0);
   run.disk->open = true;
   run.await_save();
   run.step();
@@ -287,7 +287,7 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
   CHECK(run.checkpointer->has_saved(2));
   CHECK(run.saved_version(2) == 2);
   CHECK(run.model->populations == 1);
-  CHECK(run.checkpointer->longest_save() > 0);
+  CHECK(run.checkpointer->longest_save_seconds() > 0);
   // The next copy is made only after the previous one was released.
   run.await_save();
   CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot"});
@@ -322,7 +322,7 @@ TEST_CASE(
     "except the best") {
   const MemoryFolder folder;
   Config config = with_best(in_background());
-  config.checkpoint.if_busy = IfBusy::kSkip;
+  config.checkpoint.if_busy = BusySavePolicy::kSkip;
   SavingRun run(folder.path(), config);
   run.disk->open = false;
   run.step();
@@ -346,7 +346,7 @@ TEST_CASE(
 TEST_CASE("a save in the background has ended when all ranks report that theirs has") {
   const MemoryFolder folder;
   Config config = in_background();
-  config.checkpoint.if_busy = IfBusy::kSkip;
+  config.checkpoint.if_busy = BusySavePolicy::kSkip;
   std::vector<Lines> printed(2);
   std::vector<StepNumbers> saved(2);
   GatedDisk disk(folder.path());
@@ -397,7 +397,7 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
   const MemoryFolder folder;
   Config config = in_background(saved_every(0));
   config.checkpoint.every_minutes = 2;
-  config.checkpoint.if_busy = IfBusy::kSkip;
+  config.checkpoint.if_busy = BusySavePolicy::kSkip;
   SavingRun run(folder.path(), config);
   run.disk->open = false;
   run.time = 120;

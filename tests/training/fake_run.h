@@ -39,7 +39,7 @@ class FakeRun : public Stepper,
   bool will_save(const TrainingProgress& now) const override;
   bool save_if_due(TrainingProgress& now, const std::string& data_fingerprint) override;
   void save(TrainingProgress& now, const std::string& data_fingerprint) override;
-  double longest_save() const override { return save_seconds; }
+  double longest_save_seconds() const override { return save_seconds; }
   bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
   bool has_sets() const override { return !config.data.validation.empty(); }

@@ -76,13 +76,13 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
                                                      {"longest_save_milliseconds", 11000}});
   StopLead resumed(0, false);
   resumed.read_counters(counters);
-  REQUIRE(resumed.lead() == 20);
+  REQUIRE(resumed.lead_seconds() == 20);
   REQUIRE(
       resumed.new_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
                                         "s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
   StopLead longer(30, false);
   longer.read_counters(counters);
-  REQUIRE(longer.lead() == 30);
+  REQUIRE(longer.lead_seconds() == 30);
   REQUIRE(longer.new_warning().empty());
 }
 

@@ -431,7 +431,7 @@ TEST_CASE("consecutive steps that are not finite are counted across a resume") {
   CHECK(finite.progress.skipped.consecutive() == 0);
 }
 
-TEST_CASE("a resumed run of which no step was finite has trained nothing") {
+TEST_CASE("a resumed run without a finite step fails as untrained") {
   FakeRun run(plain(), 3);
   run.progress.step = 1;
   run.progress.skipped.restore(1, std::nullopt);

@@ -21,13 +21,14 @@ class SchedulePicture {
  public:
   SchedulePicture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
     for (size_t s = 0; s < timeline.stages.size(); ++s)
-      prefix_ = std::max(prefix_, stage_name(s).size());
+      prefix_columns_ = std::max(prefix_columns_, stage_name(s).size());
     for_each_action(
         [&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
-    for_each_action(
-        [&](const TimedAction& timed) { name_ = std::max(name_, name_of(timed.action).size()); });
-    const size_t frame = prefix_ + std::string(" | ").size() + std::string(" |").size();
-    const size_t least = 2 * name_ + kLeftOutColumns;
+    for_each_action([&](const TimedAction& timed) {
+      name_columns_ = std::max(name_columns_, name_of(timed.action).size());
+    });
+    const size_t frame = prefix_columns_ + std::string(" | ").size() + std::string(" |").size();
+    const size_t least = 2 * name_columns_ + kLeftOutColumns;
     choose_scale(std::max(width, frame + least) - frame);
   }
 
@@ -38,7 +39,7 @@ class SchedulePicture {
     const size_t first = all ? rows : kMaxRows / 2;
     for (size_t s = 0; s < first; ++s) out += row(s);
     if (all) return out;
-    out += std::string(prefix_, ' ') + " |" + kLeftOut + "\n";
+    out += std::string(prefix_columns_, ' ') + " |" + kLeftOut + "\n";
     for (size_t s = rows - (kMaxRows - first - 1); s < rows; ++s) out += row(s);
     return out;
   }
@@ -52,10 +53,10 @@ class SchedulePicture {
     return name;
   }
 
-  template <typename See>
-  void for_each_action(const See& see) const {
+  template <typename Visit>
+  void for_each_action(const Visit& visit) const {
     for (const StageTimeline& stage : timeline_.stages)
-      for (const TimedAction& timed : stage.actions) see(timed);
+      for (const TimedAction& timed : stage.actions) visit(timed);
   }
 
   /// Returns the seconds of the shortest action that has room for its name.
@@ -80,17 +81,18 @@ class SchedulePicture {
     const size_t shown = room - kLeftOutColumns;
     // The steady middle repeats, so it is cut; start and end differ, so both are drawn.
     const size_t head = shown * 2 / 3;
-    scale_ = static_cast<double>(name_ + 1) / shortest;
-    if (!fits()) scale_ = static_cast<double>(name_) / shortest;
+    columns_per_second_ = static_cast<double>(name_columns_ + 1) / shortest;
+    if (!fits()) columns_per_second_ = static_cast<double>(name_columns_) / shortest;
     if (!fits()) {
       // Actions have a whole number of columns, so that equally long actions look the same.
       const double wanted = std::floor(static_cast<double>(head) / warm_up() * shortest);
-      scale_ = std::clamp(wanted, 1.0, static_cast<double>(name_ + 1)) / shortest;
+      columns_per_second_ =
+          std::clamp(wanted, 1.0, static_cast<double>(name_columns_ + 1)) / shortest;
     }
-    columns_ = head_ = column(timeline_.makespan);
+    columns_ = head_columns_ = column(timeline_.makespan);
     if (columns_ <= room) return;
-    head_ = head;
-    tail_ = shown - head;
+    head_columns_ = head;
+    tail_columns_ = shown - head;
   }
 
   /// Returns the time when every stage has ended its first action that is not a forward pass.
@@ -106,28 +108,33 @@ class SchedulePicture {
   }
 
   size_t column(double seconds) const {
-    return static_cast<size_t>(std::llround(seconds * scale_));
+    return static_cast<size_t>(std::llround(seconds * columns_per_second_));
   }
 
-  bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
+  bool shows(size_t column) const {
+    return column < head_columns_ || column + tail_columns_ >= columns_;
+  }
 
   /// Returns the position in the line of a column that is shown.
   size_t position_of(size_t column) const {
-    return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
+    return column < head_columns_
+               ? column
+               : column - (columns_ - tail_columns_) + head_columns_ + kLeftOutColumns;
   }
 
   /// Returns the text of columns [first, end): the action's name or, if the longest name would not
   /// fit, only its first letter.
   std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
     std::string name = name_of(action);
-    if (end - first < name_) name.resize(std::min<size_t>(1, end - first));
+    if (end - first < name_columns_) name.resize(std::min<size_t>(1, end - first));
     // A part of a name could be read as the name of another action.
     return name.empty() || (shows(first) && shows(first + name.size() - 1)) ? name : "";
   }
 
   std::string row(size_t stage) const {
-    std::string line(tail_ > 0 ? head_ + kLeftOutColumns + tail_ : columns_, '.');
-    if (tail_ > 0) line.replace(head_, kLeftOutColumns, kLeftOut);
+    std::string line(tail_columns_ > 0 ? head_columns_ + kLeftOutColumns + tail_columns_ : columns_,
+                     '.');
+    if (tail_columns_ > 0) line.replace(head_columns_, kLeftOutColumns, kLeftOut);
     for (const TimedAction& timed : timeline_.stages[stage].actions) {
       const size_t first = column(timed.start), end = column(timed.end);
       const std::string text = text_of(timed.action, first, end);
@@ -135,17 +142,17 @@ class SchedulePicture {
         if (shows(k)) line[position_of(k)] = k - first < text.size() ? text[k - first] : ' ';
     }
     const std::string name = stage_name(stage);
-    return name + std::string(prefix_ - name.size(), ' ') + " | " + line + " |\n";
+    return name + std::string(prefix_columns_ - name.size(), ' ') + " | " + line + " |\n";
   }
 
   const ScheduleTimeline& timeline_;
-  size_t prefix_ = 0;
+  size_t prefix_columns_ = 0;
   int32_t chunks_ = 1;
-  size_t name_ = 0;     // columns of the longest name
-  double scale_ = 1;    // columns a second
-  size_t columns_ = 0;  // of the whole timeline
-  size_t head_ = 0;     // columns shown of its start, and of its end
-  size_t tail_ = 0;
+  size_t name_columns_ = 0;  // of the longest name
+  double columns_per_second_ = 1;
+  size_t columns_ = 0;       // of the whole timeline
+  size_t head_columns_ = 0;  // shown of its start
+  size_t tail_columns_ = 0;  // shown of its end
 };
 
 }  // namespace

@@ -52,8 +52,8 @@ class OpCall {
   T* out(size_t i) const {
     return static_cast<T*>(address(op_.out.at(i), dtype_of<T>()));
   }
-  /// Returns the format of a packed operand; records() returns its records.
-  const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
+  /// Returns the format of a quantized operand; records() returns its records.
+  const QuantizedFormat& quantized(size_t i) const { return graph_.at(op_.in.at(i)).quantized; }
   const std::byte* records(size_t i) const {
     return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8));
   }

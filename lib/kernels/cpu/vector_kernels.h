@@ -113,12 +113,12 @@ struct FlatKernels {
   /// the step (optimizers/NAME/update.inc).
   UpdateKernels update[kOfferedOptimizers][kMaxOptimizerStates + 1];
   Update8bitKernels update_8bit[kOfferedOptimizers];
-  /// Unpacks out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
+  /// Dequantizes out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
   /// codes, the first in its upper half. `count` is a multiple of 32.
-  void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,
-                     int64_t count);
-  /// Unpacks out[i] = codes[i] * scale * step.
-  void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
+  void (*dequantize_nf4)(const uint8_t* codes, const float* values, float scale, float* out,
+                         int64_t count);
+  /// Dequantizes out[i] = codes[i] * scale * step.
+  void (*dequantize_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };
 
 /// DropoutRow is one row of a dropout, ready to run: see kernels/dropout_mask.h.

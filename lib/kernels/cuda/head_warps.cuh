@@ -80,11 +80,11 @@ void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
 
 /// Returns the gradient of the weights of query heads (part 0) or key heads (part 1). The
 /// operation's input number `rstd` holds rstd, a number for each normalized head of a token.
-inline WeightGradient gradient_of_heads(const Operation& op, size_t part, size_t rstd) {
+inline VectorGradient gradient_of_heads(const Operation& op, size_t part, size_t rstd) {
   const auto& attrs = op.attrs<HeadAttrs>();
   const int64_t first = part == 0 ? 0 : attrs.query_heads;
   const int64_t skip = first * attrs.head_size * dtype_bytes(op.dtype());
-  WeightGradient g = weight_gradient_of(op, part);
+  VectorGradient g = vector_gradient_of(op, part);
   g.dy = static_cast<const std::byte*>(op.in(0)) + skip;
   g.x = static_cast<const std::byte*>(op.in(1)) + skip;
   g.rstd = op.floats_in(rstd) + first;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "base/packed_format.h"
+#include "base/quantized_format.h"
 #include "kernels/kernels.h"
 
 // The functions of this header launch kernels that operations share on a GPU: each enqueues its
@@ -31,23 +31,23 @@ void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int6
 void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
                 int64_t count, cudaStream_t stream);
 
-// --- packed.cu -----------------------------------------------------------------------------------
-/// UnpackArguments describes out[rows,width] = the block of a packed matrix that begins at
+// --- quantized.cu --------------------------------------------------------------------------------
+/// DequantizeArguments describes out[rows,width] = the block of a quantized matrix that begins at
 /// first_row, first_column; its rows have `columns` elements.
-struct UnpackArguments {
-  const PackedFormat& format;
+struct DequantizeArguments {
+  const QuantizedFormat& format;
   const void* records;
   void* out;
   int64_t columns, first_row, rows, first_column, width;
 };
-void unpack(DType dtype, const UnpackArguments& u, cudaStream_t stream);
+void dequantize(DType dtype, const DequantizeArguments& u, cudaStream_t stream);
 
-// --- weight_gradient.cu --------------------------------------------------------------------------
-/// WeightGradient is gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x
+// --- vector_gradient.cu --------------------------------------------------------------------------
+/// VectorGradient is gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x
 /// when rstd is null, or of dy when x is null. Element (n, h, i) of dy and x is at n * row_stride +
 /// h * width + i, of rstd at n * rstd_stride + h. With a mean, which lies as rstd does, x is
 /// replaced by x minus the mean.
-struct WeightGradient {
+struct VectorGradient {
   const void* dy;
   const void* x;
   const float* rstd;
@@ -66,18 +66,18 @@ struct WeightGradient {
   /// + h + column / rstd_columns; 0: all columns of a head do.
   int64_t rstd_columns = 0;
 };
-void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
+void vector_gradient(DType dtype, const VectorGradient& g, cudaStream_t stream);
 /// The number of running sums of a part. The order of the whole sum is fixed: tokens are cut into
-/// parts of weight_gradient_tokens() each, and a part has kPartLanes running sums, each over every
+/// parts of vector_gradient_tokens() each, and a part has kPartLanes running sums, each over every
 /// kPartLanes-th token. These are added in order; then add_partials() adds the parts in order, from
 /// F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
-int64_t weight_gradient_parts(const WeightGradient& g);
-int64_t weight_gradient_tokens(const WeightGradient& g);
-void add_partials(const WeightGradient& g, cudaStream_t stream);
+int64_t vector_gradient_parts(const VectorGradient& g);
+int64_t vector_gradient_tokens(const VectorGradient& g);
+void add_partials(const VectorGradient& g, cudaStream_t stream);
 class Operation;
 /// Returns the fields that every sum over tokens has: from operand 0 to result i.
-WeightGradient weight_gradient_of(const Operation& op, size_t i);
+VectorGradient vector_gradient_of(const Operation& op, size_t i);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,

@@ -44,8 +44,8 @@ class Operation {
   double* doubles_out(size_t i) const {
     return static_cast<double*>(address(op_.out.at(i), DType::kF64));
   }
-  /// Returns the format of a packed operand; records() returns its records.
-  const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
+  /// Returns the format of a quantized operand; records() returns its records.
+  const QuantizedFormat& quantized(size_t i) const { return graph_.at(op_.in.at(i)).quantized; }
   const void* records(size_t i) const { return address(op_.in.at(i), DType::kU8); }
   /// Gradient is a parameter's gradient, in its own dtype (F32, BF16 or F16).
   struct Gradient {

@@ -27,7 +27,7 @@ void read_parallel_blocks(ConfigReader& reader, ModelConfig& config) {
 
 void read_cohere(ConfigReader& reader, ModelConfig& config) {
   read_parallel_blocks(reader, config);
-  if (reader.flag_or("use_qk_norm", false)) config.qk_norm = QkNorm::kOwnWeights;
+  if (reader.flag_or("use_qk_norm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
 }
 
 void read_cohere2(ConfigReader& reader, ModelConfig& config) {

@@ -36,7 +36,7 @@ constexpr TensorNames kNormedOutputs{.mlp_norm = "pre_feedforward_layernorm",
                                      .mlp_output_norm = "post_feedforward_layernorm"};
 
 void read_common_part(ConfigReader& reader, ModelConfig& config) {
-  config.norm = NormKind::kRmsLessOne;
+  config.norm = NormKind::kRmsStoredLessOne;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden));
   config.rounds_embedding_scale = true;
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);

@@ -36,7 +36,7 @@ void read_ministral3(ConfigReader& reader, ModelConfig& config) {
     config.rope = {.theta = 1e6, .scaling = YarnScaling{.factor = 16, .original_positions = 16384}};
   else if (!config.rope.as<YarnScaling>())
     reader.unsupported("rope_parameters", "rope types other than yarn are not supported yet");
-  config.plain_positions = config.rope.original_positions();
+  config.max_unscaled_positions = config.rope.original_positions();
 }
 
 }  // namespace

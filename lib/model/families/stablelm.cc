@@ -10,7 +10,7 @@ void read_stablelm(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = reader.flag_or("use_qkv_bias", false);
   config.parallel_residual = reader.flag_or("use_parallel_residual", false);
   config.mlp_norm = !config.parallel_residual;
-  if (reader.flag_or("qk_layernorm", false)) config.qk_norm = QkNorm::kOwnWeights;
+  if (reader.flag_or("qk_layernorm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
   record_dropouts(reader, config, {"hidden_dropout"});
 }
 

@@ -30,7 +30,7 @@ struct LogitGradients {
 void bias_gradient(const Operation& op, const LogitGradients& g) {
   const int64_t vocabulary = op.in_dims(1)[0];
   const auto [gradient, dtype] = op.gradient(g.results.bias);
-  weight_gradient(op.dtype(),
+  vector_gradient(op.dtype(),
                   {.dy = g.data,
                    .x = nullptr,
                    .rstd = nullptr,

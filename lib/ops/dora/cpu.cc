@@ -4,10 +4,10 @@
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/packed_matmul.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/partial_gradient.h"
+#include "kernels/cpu/quantized_matmul.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "ops/dora/dora.h"
 #include "ops/dora/workspace.h"
@@ -86,11 +86,11 @@ template <class S>
 void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
                        Compute<S>* panel) {
   const int64_t grain = std::max<int64_t>(kConversionGrain / inputs, 1);
-  if (const PackedFormat& format = call.packed(0)) {
-    const PackedMatrix matrix{format, call.records(0), inputs};
+  if (const QuantizedFormat& format = call.quantized(0)) {
+    const QuantizedMatrix matrix{format, call.records(0), inputs};
     return parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
-        matrix.unpack_as<S>((first + r) * inputs, inputs, panel + r * inputs);
+        matrix.dequantize_as<S>((first + r) * inputs, inputs, panel + r * inputs);
     });
   }
   const S* const w = call.in<S>(0) + first * inputs;

@@ -150,7 +150,7 @@ void scale(const Operation& op, bool adds_bias) {
 /// memory as a whole.
 void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
-  const PackedFormat& format = op.packed(0);
+  const QuantizedFormat& format = op.quantized(0);
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   const GpuDoraWorkspace layout = gpu_dora_workspace(
       max_columns(parts), inputs, dtype_bytes(op.dtype()), static_cast<bool>(format));
@@ -172,11 +172,11 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
                             .dtype = op.dtype(),
                             .out_dtype = DType::kF32},
                            op.stream());
-      void* const unpacked = format ? op.workspace<void>(layout.weight) : nullptr;
+      void* const dequantized = format ? op.workspace<void>(layout.weight) : nullptr;
       if (format)
-        unpack(op.dtype(), {format, op.records(0), unpacked, inputs, first, rows, 0, inputs},
-               op.stream());
-      const void* const weight = format ? unpacked : op.element(op.in(0), first * inputs);
+        dequantize(op.dtype(), {format, op.records(0), dequantized, inputs, first, rows, 0, inputs},
+                   op.stream());
+      const void* const weight = format ? dequantized : op.element(op.in(0), first * inputs);
       squared_row_lengths(op.dtype(), weight, delta, squares + row, rows, inputs, op.stream());
     }
     squares += part.columns;
@@ -195,13 +195,13 @@ void run_dora_scale_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto [gradient, dtype] = op.gradient(0);
   int64_t before = 0;
   for (const DoraAttrs::ScaledColumns& part : op.attrs<DoraAttrs>().parts) {
-    WeightGradient g = weight_gradient_of(op, 0);
+    VectorGradient g = vector_gradient_of(op, 0);
     g.dy = op.element(op.in(0), part.first_column);
     g.x = op.element(op.in(1), part.first_column);
     g.width = part.columns;
     g.gradient = static_cast<std::byte*>(gradient) + before * dtype_bytes(dtype);
     g.squares = op.floats_in(2) + before;
-    weight_gradient(op.dtype(), g, op.stream());
+    vector_gradient(op.dtype(), g, op.stream());
     before += part.columns;
   }
 }

@@ -39,9 +39,9 @@ int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
 
 int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const Value& down = graph.at(op.in[1]);
-  const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
+  const bool is_quantized = static_cast<bool>(graph.at(op.in[0]).quantized);
   const int64_t columns = max_columns(lora_parts(graph, op));
-  return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
+  return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_quantized).bytes;
 }
 
 /// Emits the gradients of dora_scale. The lengths of rows have no gradient.
@@ -78,13 +78,13 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
 }
 
 GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
-                                    bool is_packed) {
+                                    bool is_quantized) {
   constexpr int64_t kMaxElements = int64_t{4} << 20, kMinRows = 64;
   GpuDoraWorkspace w;
   w.rows = std::min(columns, std::max(kMaxElements / inputs, kMinRows));
   OffsetAllocator offsets;
   w.delta = offsets.reserve(w.rows * inputs * dtype_bytes(DType::kF32));
-  if (is_packed) w.weight = offsets.reserve(w.rows * inputs * element_bytes);
+  if (is_quantized) w.weight = offsets.reserve(w.rows * inputs * element_bytes);
   w.bytes = offsets.bytes();
   return w;
 }

@@ -26,13 +26,13 @@ struct GpuDoraWorkspace {
   /// The number of rows of the matrix that are computed together.
   int64_t rows = 0;
   /// The offsets of F32[rows, I], scale B A, and of [rows, I] in the dtype of the activations, the
-  /// weight where it is packed.
+  /// weight where it is quantized.
   int64_t delta = 0;
   int64_t weight = -1;
   int64_t bytes = 0;
 };
 /// Returns the offsets for parts with at most `columns` rows of the weight.
 GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
-                                    bool is_packed);
+                                    bool is_quantized);
 
 }  // namespace ftrun

@@ -25,14 +25,14 @@ template <class S>
 void dropped_part(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
   constexpr int64_t kRoom = 256;
   std::array<S, kRoom> kept;
-  std::array<Compute<S>, kRoom> dropped, less;
+  std::array<Compute<S>, kRoom> rest, kept_wide;
   for (int64_t first = 0; first < count; first += kRoom) {
     const int64_t some = std::min(kRoom, count - first);
     vector_kernels<S>().dropout(x + first, kept.data(), row, first_column + first, some);
-    widen_elements(x + first, dropped.data(), some);
-    widen_elements(kept.data(), less.data(), some);
-    for (size_t i = 0; i < static_cast<size_t>(some); ++i) dropped[i] -= less[i];
-    narrow_elements(dropped.data(), y + first, some);
+    widen_elements(x + first, rest.data(), some);
+    widen_elements(kept.data(), kept_wide.data(), some);
+    for (size_t i = 0; i < static_cast<size_t>(some); ++i) rest[i] -= kept_wide[i];
+    narrow_elements(rest.data(), y + first, some);
   }
 }
 

@@ -116,10 +116,10 @@ void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
 void run_head_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
-    WeightGradient g = gradient_of_heads(op, part, 3);
+    VectorGradient g = gradient_of_heads(op, part, 3);
     g.mean = op.floats_in(2) + (part == 0 ? 0 : heads.query_heads);
     g.rstd_columns = heads.head_size;
-    weight_gradient(op.dtype(), g, op.stream());
+    vector_gradient(op.dtype(), g, op.stream());
   }
 }
 

@@ -1,7 +1,7 @@
 #include "kernels/cpu/multiply.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/packed_matmul.h"
 #include "kernels/cpu/partial_gradient.h"
+#include "kernels/cpu/quantized_matmul.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "ops/linear/linear.h"
 
@@ -10,11 +10,11 @@ namespace ftrun::cpu {
 namespace {
 
 /// Computes the multiplication `p` with operand 1 as b: a weight with rows of `columns` elements,
-/// packed or not.
+/// quantized or not.
 template <class S>
 void multiply_by_weight(const OpCall& call, MatmulOperands<S, S> p, int64_t columns) {
-  if (const PackedFormat& format = call.packed(1))
-    return multiply_packed<S>(call, p, {format, call.records(1), columns});
+  if (const QuantizedFormat& format = call.quantized(1))
+    return multiply_quantized<S>(call, p, {format, call.records(1), columns});
   p.b = call.in<S>(1);
   multiply(call, p);
 }

@@ -9,10 +9,10 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// Runs `whole`, a multiplication by operand 1 (a weight). A packed weight is unpacked part by
-/// part; the multiplication by each part gives some columns of the result.
+/// Runs `whole`, a multiplication by operand 1 (a weight). A quantized weight is dequantized part
+/// by part; the multiplication by each part gives some columns of the result.
 void multiply_by_weight(const Operation& op, MatmulArguments whole, Matmul& matmul) {
-  const PackedFormat& format = op.packed(1);
+  const QuantizedFormat& format = op.quantized(1);
   if (!format) {
     whole.b = op.in(1);
     return matmul.run(whole, op.stream());
@@ -26,13 +26,13 @@ void multiply_by_weight(const Operation& op, MatmulArguments whole, Matmul& matm
     part.c = op.element(whole.c, first);
     part.c_stride = whole.n;
     if (whole.transpose_b)
-      unpack(op.dtype(),
-             {format, op.records(1), op.workspace<void>(), whole.k, first, part.n, 0, whole.k},
-             op.stream());
+      dequantize(op.dtype(),
+                 {format, op.records(1), op.workspace<void>(), whole.k, first, part.n, 0, whole.k},
+                 op.stream());
     else
-      unpack(op.dtype(),
-             {format, op.records(1), op.workspace<void>(), whole.n, 0, whole.k, first, part.n},
-             op.stream());
+      dequantize(op.dtype(),
+                 {format, op.records(1), op.workspace<void>(), whole.n, 0, whole.k, first, part.n},
+                 op.stream());
     matmul.run(part, op.stream());
   }
 }
@@ -94,7 +94,7 @@ void run_linear_wgrad(const Operation& op, const Libraries& libraries) {
 }
 
 void run_bias_wgrad(const Operation& op, const Libraries& /*libraries*/) {
-  weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
+  vector_gradient(op.dtype(), vector_gradient_of(op, 0), op.stream());
 }
 
 }  // namespace ftrun::cuda

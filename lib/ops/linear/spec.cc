@@ -40,9 +40,9 @@ int64_t linear_wgrad_workspace(const LayerGraph& graph, const Op& op) {
   return matmul_workspace_bytes(graph, op, dy[1], x[1], dy[0]);
 }
 
-int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
+int64_t quantized_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const Value& weight = graph.at(op.in[1]);
-  if (!weight.packed) return 0;
+  if (!weight.quantized) return 0;
   const bool forward = op.kind == OpKind::kLinear;
   const int64_t n = weight.dims[forward ? 0 : 1], k = weight.dims[forward ? 1 : 0];
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
@@ -108,7 +108,7 @@ constinit const OpSpec linear{
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_workspace,
-    .gpu_workspace = packed_panel_gpu_workspace,
+    .gpu_workspace = quantized_panel_gpu_workspace,
     .gradients = linear_gradients,
 };
 
@@ -120,7 +120,7 @@ constinit const OpSpec linear_dgrad{
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_dgrad_workspace,
-    .gpu_workspace = packed_panel_gpu_workspace,
+    .gpu_workspace = quantized_panel_gpu_workspace,
 };
 
 constinit const OpSpec linear_wgrad{

@@ -20,10 +20,10 @@ struct MatmulWorkspace {
   int64_t c = -1;
   int64_t bytes = 0;
 };
-/// Returns the offsets of a multiplication's panels. If b is `packed`, panels of it are unpacked,
-/// each for as many rows of a as there is room for.
+/// Returns the offsets of a multiplication's panels. If b is `quantized`, panels of it are
+/// dequantized, each for as many rows of a as there is room for.
 MatmulWorkspace matmul_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
-                                 int64_t result_bytes, bool packed = false);
+                                 int64_t result_bytes, bool quantized = false);
 
 /// Returns the bytes of the panels of a multiplication by operand 1 whose result is result 0; `m`,
 /// `n`, `k` as in matmul_workspace().
@@ -31,8 +31,8 @@ int64_t matmul_workspace_bytes(const LayerGraph& graph, const Op& op, int64_t m,
                                int64_t k);
 
 /// Returns how many of the result's n columns one part gives, in a multiplication of depth k by a
-/// packed weight that is unpacked part by part. Parts are large, because large multiplications are
-/// faster.
+/// quantized weight that is dequantized part by part. Parts are large, because large
+/// multiplications are faster.
 int64_t gpu_panel_columns(int64_t n, int64_t k);
 
 }  // namespace ftrun

@@ -157,7 +157,7 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
 
 // Computes the gradients of rows_a_block rows in each block, R rows at a time. If R is kPartLanes,
 // a warp processes each row; if R is 1, the whole block processes it. With kWeight, a block sums a
-// part of the weight's gradient, in the order of weight_gradient().
+// part of the weight's gradient, in the order of vector_gradient().
 template <class T, int V, int C, int R, bool kWeight>
 __global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
     rms_norm_gradient_rows(NormGradientRows<T> a) {
@@ -303,14 +303,14 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
 }
 
 /// Computes both gradients of a norm with a single read of dy and x: `n`, and `g` as
-/// weight_gradient() does. Both have the same bits as when computed separately. Returns false, and
+/// vector_gradient() does. Both have the same bits as when computed separately. Returns false, and
 /// does nothing, for rows that registers cannot hold.
-bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g,
+bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const VectorGradient& g,
                         cudaStream_t stream) {
   bool done = false;
   with_type(dtype, [&](auto type) {
     done = norm_gradients<decltype(type)>(
-        n, {static_cast<float*>(g.workspace), weight_gradient_parts(g), weight_gradient_tokens(g)},
+        n, {static_cast<float*>(g.workspace), vector_gradient_parts(g), vector_gradient_tokens(g)},
         stream);
   });
   if (done) add_partials(g, stream);
@@ -329,8 +329,8 @@ RmsNormDgrad rms_norm_dgrad_of(const Operation& op) {
           .weight_offset = static_cast<float>(op.attrs<NormAttrs>().weight_offset)};
 }
 
-WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
-  WeightGradient g = weight_gradient_of(op, 0);
+VectorGradient rms_norm_weight_gradient_of(const Operation& op) {
+  VectorGradient g = vector_gradient_of(op, 0);
   g.x = op.in(1);
   g.rstd = op.floats_in(2);
   return g;
@@ -416,7 +416,7 @@ __global__ void layer_norm_dgrad_rows(const T* dy, const T* x, const float* mean
 constexpr int kNormColumns = 32;
 
 // Sums the gradients of weight and bias: block (p, c) sums 32 columns over the p-th part of the
-// tokens, in the order of weight_gradient(). db may be null.
+// tokens, in the order of vector_gradient(). db may be null.
 template <class T>
 __global__ void layer_norm_partial_sums(const T* dy, const T* x, const float* mean,
                                         const float* rstd, int64_t tokens, int64_t tokens_a_part,
@@ -483,9 +483,9 @@ void run_layer_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
 
 void run_layer_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const bool has_bias = op.has_out(1);
-  WeightGradient weight = weight_gradient_of(op, 0);
+  VectorGradient weight = vector_gradient_of(op, 0);
   if (has_bias) weight.workspace_bytes /= 2;
-  const int64_t parts = weight_gradient_parts(weight);
+  const int64_t parts = vector_gradient_parts(weight);
   auto* const dw = static_cast<float*>(weight.workspace);
   float* const db = has_bias ? dw + parts * weight.width : nullptr;
   with_type(op.dtype(), [&](auto type) {
@@ -494,11 +494,11 @@ void run_layer_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
             dim3(kNormColumns, kPartLanes), 0, op.stream()},
            layer_norm_partial_sums<T>, static_cast<const T*>(op.in(0)),
            static_cast<const T*>(op.in(1)), op.floats_in(2), op.floats_in(3), weight.tokens,
-           weight_gradient_tokens(weight), weight.width, dw, db);
+           vector_gradient_tokens(weight), weight.width, dw, db);
   });
   add_partials(weight, op.stream());
   if (!has_bias) return;
-  WeightGradient bias = weight_gradient_of(op, 1);
+  VectorGradient bias = vector_gradient_of(op, 1);
   bias.workspace = db;
   bias.workspace_bytes = weight.workspace_bytes;
   add_partials(bias, op.stream());
@@ -537,12 +537,12 @@ void run_rms_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
 }
 
 void run_rms_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
-  weight_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
+  vector_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
 }
 
 /// Computes both gradients in one pass over the rows. Returns false if the rows are too wide.
 bool run_pair_rms_norm_wgrad(const Operation& weight, const Operation& input) {
-  const WeightGradient g = rms_norm_weight_gradient_of(weight);
+  const VectorGradient g = rms_norm_weight_gradient_of(weight);
   return rms_norm_gradients(input.dtype(), rms_norm_dgrad_of(input), g, input.stream());
 }
 

@@ -98,9 +98,9 @@ void run_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
 void run_qk_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto& attrs = op.attrs<HeadAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
-    WeightGradient g = gradient_of_heads(op, part, 2);
+    VectorGradient g = gradient_of_heads(op, part, 2);
     g.heads = part == 0 ? attrs.query_heads : attrs.kv_heads;
-    weight_gradient(op.dtype(), g, op.stream());
+    vector_gradient(op.dtype(), g, op.stream());
   }
 }
 

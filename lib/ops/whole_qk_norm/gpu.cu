@@ -176,12 +176,12 @@ void run_whole_qk_norm_wgrad(const Operation& op, const Libraries& /*libraries*/
   const auto& attrs = op.attrs<WholeQkNormAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
     const int64_t skip = part == 0 ? 0 : attrs.query_elements() * dtype_bytes(op.dtype());
-    WeightGradient g = weight_gradient_of(op, part);
+    VectorGradient g = vector_gradient_of(op, part);
     g.dy = static_cast<const std::byte*>(op.in(0)) + skip;
     g.x = static_cast<const std::byte*>(op.in(1)) + skip;
     g.rstd = op.floats_in(2) + part;
     g.rstd_stride = 2;
-    weight_gradient(op.dtype(), g, op.stream());
+    vector_gradient(op.dtype(), g, op.stream());
   }
 }
 

@@ -6,25 +6,25 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
-constexpr OptimizerParameter kAdagradParameters[]{
+constexpr Hyperparameter kAdagradParameters[]{
     kLr,
     kEps,
     kWeightDecay,
     {"lr_decay", "Decay of the learning rate.", &OptimizerConfig::lr_decay, 0},
     {"initial_accumulator_value", "Start of the sum of squares.",
      &OptimizerConfig::initial_accumulator_value, 0}};
-constexpr OptimizerState kAdagradSum[]{{"sum", &OptimizerConfig::initial_accumulator_value}};
+constexpr OptimizerStateTraits kAdagradSum[]{{"sum", &OptimizerConfig::initial_accumulator_value}};
 
-std::span<const OptimizerState> adagrad_sum(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> adagrad_sum(const OptimizerConfig&) {
   return kAdagradSum;
 }
 
 }  // namespace
 
-constinit const Optimizer kAdagrad{.parameters = kAdagradParameters,
-                                   .defaults = {.lr = 1e-2, .eps = 1e-10},
-                                   .states = adagrad_sum};
+constinit const OptimizerTraits kAdagrad{.parameters = kAdagradParameters,
+                                         .defaults = {.lr = 1e-2, .eps = 1e-10},
+                                         .states = adagrad_sum};
 
 }  // namespace ftrun::optimizers

@@ -5,11 +5,11 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
 constexpr std::string_view kAdamWAliases[]{"adamw_torch", "adamw_torch_fused", "adamw_hf",
                                            "adamw_apex_fused"};
-constexpr OptimizerParameter kAdamParameters[]{
+constexpr Hyperparameter kAdamParameters[]{
     kLr,
     kBetas,
     kEps,
@@ -17,16 +17,16 @@ constexpr OptimizerParameter kAdamParameters[]{
     kBiasCorrection,
     {"adam_w_mode", "Decoupled decay for type Adam; no effect for AdamW.",
      &OptimizerConfig::adam_w_mode}};
-constexpr OptimizerState kMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
+constexpr OptimizerStateTraits kMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 
-std::span<const OptimizerState> moments(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> moments(const OptimizerConfig&) {
   return kMoments;
 }
 
 }  // namespace
 
-constinit const Optimizer kAdamW{
+constinit const OptimizerTraits kAdamW{
     .aliases = kAdamWAliases, .parameters = kAdamParameters, .states = moments};
-constinit const Optimizer kAdam{.parameters = kAdamParameters, .states = moments};
+constinit const OptimizerTraits kAdam{.parameters = kAdamParameters, .states = moments};
 
 }  // namespace ftrun::optimizers

@@ -6,10 +6,10 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
 constexpr std::string_view kAdamW8bitAliases[]{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"};
-constexpr OptimizerParameter kAdamW8bitParameters[]{
+constexpr Hyperparameter kAdamW8bitParameters[]{
     kLr,
     kBetas,
     kEps,
@@ -22,18 +22,18 @@ constexpr OptimizerParameter kAdamW8bitParameters[]{
      "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are "
      "fp32.",
      &OptimizerConfig::min_8bit_size, 0}};
-constexpr OptimizerState k8bitMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
+constexpr OptimizerStateTraits k8bitMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 
-std::span<const OptimizerState> moments_8bit(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> moments_8bit(const OptimizerConfig&) {
   return k8bitMoments;
 }
 
 }  // namespace
 
-constinit const Optimizer kAdamW8bit{.aliases = kAdamW8bitAliases,
-                                     .parameters = kAdamW8bitParameters,
-                                     .states = moments_8bit,
-                                     .has_8bit_states = true,
-                                     .alias_sets = "fp32_embeddings"};
+constinit const OptimizerTraits kAdamW8bit{.aliases = kAdamW8bitAliases,
+                                           .parameters = kAdamW8bitParameters,
+                                           .states = moments_8bit,
+                                           .has_8bit_states = true,
+                                           .alias_sets = "fp32_embeddings"};
 
 }  // namespace ftrun::optimizers

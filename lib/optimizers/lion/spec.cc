@@ -5,19 +5,19 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
 constexpr std::string_view kLionAliases[]{"lion_32bit"};
-constexpr OptimizerParameter kLionParameters[]{kLr, kBetas, kWeightDecay};
-constexpr OptimizerState kLionMoment[]{{"exp_avg"}};
+constexpr Hyperparameter kLionParameters[]{kLr, kBetas, kWeightDecay};
+constexpr OptimizerStateTraits kLionMoment[]{{"exp_avg"}};
 
-std::span<const OptimizerState> lion_moment(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> lion_moment(const OptimizerConfig&) {
   return kLionMoment;
 }
 
 }  // namespace
 
-constinit const Optimizer kLion{
+constinit const OptimizerTraits kLion{
     .aliases = kLionAliases, .parameters = kLionParameters, .states = lion_moment};
 
 }  // namespace ftrun::optimizers

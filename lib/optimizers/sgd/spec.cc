@@ -5,12 +5,12 @@
 namespace ftrun::optimizers {
 namespace {
 
-using namespace parameters;
+using namespace hyperparameters;
 
-constexpr OptimizerParameter kSgdParameters[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
-constexpr OptimizerState kMomentumBuffer[]{{"momentum"}};
+constexpr Hyperparameter kSgdParameters[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
+constexpr OptimizerStateTraits kMomentumBuffer[]{{"momentum"}};
 
-std::span<const OptimizerState> momentum_states(const OptimizerConfig& config) {
+std::span<const OptimizerStateTraits> momentum_states(const OptimizerConfig& config) {
   if (config.momentum == 0) return {};
   return kMomentumBuffer;
 }
@@ -25,7 +25,7 @@ std::optional<ParameterConflict> nesterov_conflict(const OptimizerConfig& config
 
 }  // namespace
 
-constinit const Optimizer kSgd{
+constinit const OptimizerTraits kSgd{
     .parameters = kSgdParameters, .states = momentum_states, .conflict = nesterov_conflict};
 
 }  // namespace ftrun::optimizers

@@ -136,7 +136,7 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
 TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") {
   for (size_t type = 0; type < kOfferedOptimizers; ++type)
     for (const int64_t count : kCounts) {
-      OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
+      OptimizerConfig config = optimizer_traits(static_cast<OptimizerType>(type)).defaults;
       config.type = static_cast<OptimizerType>(type);
       config.weight_decay = 0.1;
       config.momentum = 0.9;
@@ -206,9 +206,9 @@ TEST_CASE(
     "rank's columns") {
   OptimizerConfig config;
   for (size_t type = 0; type < kOfferedOptimizers; ++type)
-    if (optimizer_of(static_cast<OptimizerType>(type)).has_8bit_states)
+    if (optimizer_traits(static_cast<OptimizerType>(type)).has_8bit_states)
       config.type = static_cast<OptimizerType>(type);
-  REQUIRE(optimizer_of(config.type).has_8bit_states);
+  REQUIRE(optimizer_traits(config.type).has_8bit_states);
   config.weight_decay = 0.1;
   // The tensor has 17 rows of 60 elements; the rank has columns [20, 40).
   const BlockMap columns{.offset = 0, .row = 60, .width = 20, .first = 20};

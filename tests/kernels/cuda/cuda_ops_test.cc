@@ -295,14 +295,15 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
 }
 
 TEST_CASE(
-    "cuda: linear and its gradient with packed weights agree with the CPU on the numbers that the "
+    "cuda: linear and its gradient with quantized weights agree with the CPU on the numbers that "
+    "the "
     "weights represent") {
-  for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, false},
-                                     PackedFormat{PackedKind::kNf4, 64, true, true},
-                                     PackedFormat{PackedKind::kNf4, 256, false, false},
-                                     PackedFormat{PackedKind::kInt8, 64, false, false}})
+  for (const QuantizedFormat& format : {QuantizedFormat{QuantizationType::kNf4, 64, true, false},
+                                        QuantizedFormat{QuantizationType::kNf4, 64, true, true},
+                                        QuantizedFormat{QuantizationType::kNf4, 256, false, false},
+                                        QuantizedFormat{QuantizationType::kInt8, 64, false, false}})
     for (const int64_t inputs : {36, 192}) {
-      if (format.kind == PackedKind::kInt8 && inputs % format.block != 0) continue;
+      if (format.type == QuantizationType::kInt8 && inputs % format.block != 0) continue;
       const Operand x = random({65, inputs}, 1),
                     w = Operand::weight(random_array({33, inputs}, 2), format),
                     dy = random({65, 33}, 4);
@@ -339,15 +340,17 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda: lengths of a weight's rows with adapters agree with the CPU, also of packed weights") {
+    "cuda: lengths of a weight's rows with adapters agree with the CPU, also of quantized "
+    "weights") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   for (const int64_t inputs : {7, 192}) {
     const Operand down = random({16, inputs}, 2);
     const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
     std::vector<Operand> weights{random({72, inputs}, 1)};
     if (inputs == 192)
-      for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, true},
-                                         PackedFormat{PackedKind::kInt8, 64, false, false}})
+      for (const QuantizedFormat& format :
+           {QuantizedFormat{QuantizationType::kNf4, 64, true, true},
+            QuantizedFormat{QuantizationType::kInt8, 64, false, false}})
         weights.push_back(Operand::weight(random_array({72, inputs}, 1), format));
     for (const Operand& w : weights)
       require_agreement({OpKind::kDoraSquaredLengths,

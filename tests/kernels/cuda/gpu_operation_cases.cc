@@ -102,11 +102,11 @@ class GpuRun {
   }
 
  private:
-  ValueId add_value(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed = {}) {
+  ValueId add_value(std::vector<int64_t> dims, DType dtype, const QuantizedFormat& quantized = {}) {
     Value value;
     value.name = cat("v", graph_.values.size());
     value.dtype = dtype;
-    value.packed = packed;
+    value.quantized = quantized;
     value.dims = std::move(dims);
     memory_.emplace_back(value.bytes());
     graph_.values.push_back(std::move(value));
@@ -114,9 +114,9 @@ class GpuRun {
   }
   ValueId add(const Operand& operand) {
     const DType dtype = dtype_of(operand, dtypes_);
-    const ValueId id = add_value(operand.dims, dtype, operand.packed);
-    if (operand.packed) {
-      memory_.back().write(packed_array(*operand.content, operand.packed).records.data());
+    const ValueId id = add_value(operand.dims, dtype, operand.quantized);
+    if (operand.quantized) {
+      memory_.back().write(quantized_array(*operand.content, operand.quantized).records.data());
       return id;
     }
     if (!operand.ints.empty()) memory_.back().write(operand.ints.data());
@@ -251,9 +251,9 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     const bool loss = operand.type == Operand::Type::kLoss;
     if (!operand.content) return runner.output(operand.dims);
     // A quantized weight is compared by its decoded numbers; the CPU's decoding has separate tests.
-    if (operand.packed)
+    if (operand.quantized)
       return runner.input(
-          rounded(packed_array(*operand.content, operand.packed).numbers, dtypes.activation),
+          rounded(quantized_array(*operand.content, operand.quantized).numbers, dtypes.activation),
           DType::kF32);
     return runner.input(rounded(*operand.content, dtype_of(operand, dtypes)),
                         loss ? DType::kF64 : DType::kF32);

@@ -56,9 +56,9 @@ struct Operand {
   std::optional<Array> content;
   std::vector<int32_t> ints;
   /// The format in which a weight is quantized; empty: it is not.
-  PackedFormat packed = {};
+  QuantizedFormat quantized = {};
 
-  static Operand weight(Array a, const PackedFormat& format) {
+  static Operand weight(Array a, const QuantizedFormat& format) {
     return {Type::kActivation, a.dims, a, {}, format};
   }
   static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }

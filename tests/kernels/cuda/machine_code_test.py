@@ -27,8 +27,8 @@ import tempfile
 
 # Kernels that may use local memory: they reduce large fp64 angles for cos and sin.
 LOCAL_MEMORY = {"rope_table_rows"}
-# Kernels that unpack vectors from codes of fewer bytes, or reduce vectors to one number.
-NARROW_LOADS = {"unpack_rows"}
+# Kernels that dequantize vectors from codes of fewer bytes, or reduce vectors to one number.
+NARROW_LOADS = {"dequantize_rows"}
 NUMBERS = {"compute_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
 # Kernels with the template arguments (input type, output type, V).
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}

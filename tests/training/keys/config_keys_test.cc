@@ -137,7 +137,7 @@ ModelConfig model() {
 }
 
 std::string optimizer_text(const OptimizerConfig& config) {
-  if (!optimizer_of(config.type).offered()) return "";
+  if (!optimizer_traits(config.type).offered()) return "";
   // The gradients and states are small enough for eps to change the result. The parameter 0.75 is
   // large enough for weight decay to change it, and 3e-8 is small enough that no update is rounded
   // away.

@@ -11,9 +11,9 @@
 
 namespace ftrun {
 
-/// TensorCrossing counts what tensor-parallel ranks on different nodes send each other in a
+/// TensorNodeTraffic counts what tensor-parallel ranks on different nodes send each other in a
 /// training step.
-struct TensorCrossing {
+struct TensorNodeTraffic {
   /// The number of groups of tensor-parallel ranks that are on more than one node.
   int groups = 0;
   /// The ranks of the first such group.
@@ -29,12 +29,13 @@ int64_t tensor_group_bytes(const Program& program);
 /// name of each rank's node.
 bool sends_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
-/// Sums the crossing of all ranks; `bytes_of` returns tensor_group_bytes() of a rank.
-TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
-                               const std::function<int64_t(int)>& bytes_of);
+/// Sums the traffic between nodes of all ranks; `bytes_of` returns tensor_group_bytes() of a rank.
+TensorNodeTraffic tensor_node_traffic(const RankMesh& mesh, std::span<const std::string> nodes,
+                                      const std::function<int64_t(int)>& bytes_of);
 
 /// Returns the warning with its remedy, or "" if every tensor group is on one node.
-std::string crossing_warning(const TensorCrossing& crossing, std::span<const std::string> nodes);
+std::string tensor_node_traffic_warning(const TensorNodeTraffic& traffic,
+                                        std::span<const std::string> nodes);
 
 /// Throws Error(kUsage) for a number of nodes that does not divide the number of ranks.
 void check_even_nodes(int64_t ranks, int64_t nodes);

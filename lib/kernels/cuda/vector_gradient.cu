@@ -58,39 +58,39 @@ __global__ void sum_parts(const float* partials, int64_t parts, int64_t width, c
 
 }  // namespace
 
-int64_t weight_gradient_parts(const WeightGradient& g) {
+int64_t vector_gradient_parts(const VectorGradient& g) {
   const int64_t workspace_parts = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
   return std::max<int64_t>(1, std::min(workspace_parts, gpu_partials(g.tokens)));
 }
 
-int64_t weight_gradient_tokens(const WeightGradient& g) {
-  return divide_up(g.tokens, weight_gradient_parts(g));
+int64_t vector_gradient_tokens(const VectorGradient& g) {
+  return divide_up(g.tokens, vector_gradient_parts(g));
 }
 
-void add_partials(const WeightGradient& g, cudaStream_t stream) {
+void add_partials(const VectorGradient& g, cudaStream_t stream) {
   with_type(g.gradient_dtype, [&](auto type) {
     using G = decltype(type);
     constexpr int kThreads = 128;
     launch({blocks(divide_up(g.width, kThreads)), kThreads, 0, stream}, sum_parts<G>,
-           static_cast<const float*>(g.workspace), weight_gradient_parts(g), g.width, g.squares,
+           static_cast<const float*>(g.workspace), vector_gradient_parts(g), g.width, g.squares,
            static_cast<G*>(g.gradient), g.accumulate);
   });
 }
 
-void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) {
+void vector_gradient(DType dtype, const VectorGradient& g, cudaStream_t stream) {
   auto* const partials = static_cast<float*>(g.workspace);
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    const dim3 grid(blocks(weight_gradient_parts(g)), blocks(divide_up(g.width, kColumns)));
+    const dim3 grid(blocks(vector_gradient_parts(g)), blocks(divide_up(g.width, kColumns)));
     launch({grid, dim3(kColumns, kPartLanes), 0, stream}, partial_sums<T>,
            static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.mean, g.rstd, g.tokens,
-           weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride,
+           vector_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride,
            g.rstd_stride, g.rstd_columns, partials);
   });
   add_partials(g, stream);
 }
 
-WeightGradient weight_gradient_of(const Operation& op, size_t i) {
+VectorGradient vector_gradient_of(const Operation& op, size_t i) {
   const auto [gradient, dtype] = op.gradient(i);
   return {.dy = op.in(0),
           .x = nullptr,

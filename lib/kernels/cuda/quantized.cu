@@ -1,4 +1,4 @@
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 
@@ -6,7 +6,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-constexpr int kUnpackThreads = 256;
+constexpr int kDequantizeThreads = 256;
 
 /// CodeValues holds the number of each code. It is passed as a parameter of the kernel, which needs
 /// no copy to the device before.
@@ -22,8 +22,8 @@ CodeValues code_values() {
   return values;
 }
 
-/// PackedRecords holds the parts of a PackedFormat that unpacking needs.
-struct PackedRecords {
+/// QuantizedRecords holds the parts of a QuantizedFormat that dequantizing needs.
+struct QuantizedRecords {
   const unsigned char* data;
   int64_t bytes;
   int block, scales_offset;
@@ -35,7 +35,7 @@ __device__ inline float read_float(const unsigned char* from) {
   return *reinterpret_cast<const float*>(from);
 }
 
-__device__ inline float scale_of(const PackedRecords& records, const unsigned char* record,
+__device__ inline float scale_of(const QuantizedRecords& records, const unsigned char* record,
                                  int place, const CodeValues& values) {
   const unsigned char* const scales = record + records.scales_offset;
   if (!records.holds_scale_codes) return read_float(scales + place * sizeof(float));
@@ -45,13 +45,13 @@ __device__ inline float scale_of(const PackedRecords& records, const unsigned ch
       read_float(scales + kScaleOffsetOffset));
 }
 
-/// PackedCodes holds the codes of V neighboring elements of a record, from element `at` on, a
+/// QuantizedCodes holds the codes of V neighboring elements of a record, from element `at` on, a
 /// multiple of V: 1, 4 or 8 bytes for int8, half of that for NF4.
 template <int V>
-struct PackedCodes {
+struct QuantizedCodes {
   uint32_t words[2];
 
-  __device__ void read(const PackedRecords& records, const unsigned char* record, int at) {
+  __device__ void read(const QuantizedRecords& records, const unsigned char* record, int at) {
     const unsigned char* const from = record + (records.int8 ? at : at / 2);
     if constexpr (V == 1) {
       words[0] = *from;
@@ -68,17 +68,18 @@ struct PackedCodes {
   __device__ float int8(int i) const {
     return static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8 & 255U));
   }
-  /// Unpacks a code of NF4: of a pair the first is in the upper half of its byte.
+  /// Dequantizes a code of NF4: of a pair the first is in the upper half of its byte.
   __device__ float nf4(int i, const float* values) const {
     return values[words[0] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15U];
   }
 };
 
-// Unpacks a block of the matrix: one row for each thread block, V elements for each thread at a
+// Dequantizes a block of the matrix: one row for each thread block, V elements for each thread at a
 // time. The result has the same bits for every V.
 template <class T, int V>
-__global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, int64_t columns,
-                            int64_t first_row, int64_t first_column, int64_t width) {
+__global__ void dequantize_rows(QuantizedRecords records, CodeValues values, T* out,
+                                int64_t columns, int64_t first_row, int64_t first_column,
+                                int64_t width) {
   // A warp reads kernel parameters at one index at a time, but shared memory at all 16 indices at
   // once.
   __shared__ float nf4[16];
@@ -89,10 +90,10 @@ __global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, in
   for (int64_t i = V * static_cast<int64_t>(threadIdx.x); i < width;
        i += V * static_cast<int64_t>(blockDim.x)) {
     const int64_t element = begin + i;
-    const int at = static_cast<int>(element % kPackedRecord);
-    const unsigned char* const record = records.data + element / kPackedRecord * records.bytes;
+    const int at = static_cast<int>(element % kQuantizedRecord);
+    const unsigned char* const record = records.data + element / kQuantizedRecord * records.bytes;
     const float scale = scale_of(records, record, at / records.block, values);
-    PackedCodes<V> codes;
+    QuantizedCodes<V> codes;
     codes.read(records, record, at);
     Floats<V> numbers;
 #pragma unroll
@@ -105,15 +106,15 @@ __global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, in
 
 }  // namespace
 
-void unpack(DType dtype, const UnpackArguments& u, cudaStream_t stream) {
-  const PackedFormat& format = u.format;
-  const PackedRecords records{static_cast<const unsigned char*>(u.records),
-                              format.record_bytes(),
-                              static_cast<int>(format.block),
-                              static_cast<int>(format.scales_offset()),
-                              format.kind == PackedKind::kInt8,
-                              format.holds_scale_codes(),
-                              kInt8Step};
+void dequantize(DType dtype, const DequantizeArguments& u, cudaStream_t stream) {
+  const QuantizedFormat& format = u.format;
+  const QuantizedRecords records{static_cast<const unsigned char*>(u.records),
+                                 format.record_bytes(),
+                                 static_cast<int>(format.block),
+                                 static_cast<int>(format.scales_offset()),
+                                 format.type == QuantizationType::kInt8,
+                                 format.holds_scale_codes(),
+                                 kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
     // Elements that are moved at once lie in one record, have one scale, and their codes are a
@@ -123,9 +124,9 @@ void unpack(DType dtype, const UnpackArguments& u, cudaStream_t stream) {
                      reinterpret_cast<uintptr_t>(u.records) % 4 == 0;
     with_vectors<T>(fit, [&](auto v) {
       constexpr int kAtOnce = decltype(v)::value;
-      launch({dim3(blocks(u.rows)), dim3(threads_for(divide_up(u.width, kAtOnce), kUnpackThreads)),
-              0, stream},
-             unpack_rows<T, kAtOnce>, records, values, static_cast<T*>(u.out), u.columns,
+      launch({dim3(blocks(u.rows)),
+              dim3(threads_for(divide_up(u.width, kAtOnce), kDequantizeThreads)), 0, stream},
+             dequantize_rows<T, kAtOnce>, records, values, static_cast<T*>(u.out), u.columns,
              u.first_row, u.first_column, u.width);
     });
   });

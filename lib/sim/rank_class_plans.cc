@@ -1,4 +1,4 @@
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 #include <utility>
 
@@ -18,8 +18,8 @@ std::string over_budget_text(const OverBudget& over) {
              over.ranks == 1 ? " needs " : " needs the most: ", human_bytes(over.needed));
 }
 
-ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
-                       const StepPlan& own, const std::function<void()>& before_each)
+RankClassPlans::RankClassPlans(const Config& config, const ModelConfig& model, int rank,
+                               const StepPlan& own, const std::function<void()>& before_each)
     : classes_(rank_classes(own.train.model, own.partition, own.options.state)),
       ranks_(classes_.lowest_ranks) {
   const int32_t own_class = classes_.class_of(rank);
@@ -35,7 +35,7 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   });
 }
 
-std::vector<std::string> ClassPlans::check() const {
+std::vector<std::string> RankClassPlans::check() const {
   std::vector<std::string> faults;
   // The programs of all ranks for one purpose (training, validation or text) are checked together.
   for (size_t purpose = 0; purpose < plan(0).programs().size(); ++purpose) {
@@ -47,12 +47,12 @@ std::vector<std::string> ClassPlans::check() const {
   return faults;
 }
 
-void ClassPlans::require_no_faults() const {
+void RankClassPlans::require_no_faults() const {
   const std::vector<std::string> faults = check();
   if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
 }
 
-uint64_t ClassPlans::hash() const {
+uint64_t RankClassPlans::hash() const {
   std::string text;
   for (const StepPlan* plan : plans_) {
     std::vector<uint64_t> hashes;
@@ -65,7 +65,7 @@ uint64_t ClassPlans::hash() const {
   return xxh3(text.data(), text.size());
 }
 
-const std::vector<MemoryPlan>& ClassPlans::memory() const {
+const std::vector<MemoryPlan>& RankClassPlans::memory() const {
   std::call_once(has_memory_, [this] {
     std::vector<MemoryPlan> needed(plans_.size());
     run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
@@ -74,7 +74,8 @@ const std::vector<MemoryPlan>& ClassPlans::memory() const {
   return memory_;
 }
 
-std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget, bool with_host) const {
+std::vector<OverBudget> RankClassPlans::over_budget(const TierBudget& budget,
+                                                    bool with_host) const {
   if (budget == kNoBudget) return {};
   const std::vector<MemoryPlan>& needed = memory();
   std::vector<OverBudget> over;

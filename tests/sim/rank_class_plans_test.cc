@@ -1,4 +1,4 @@
-#include "sim/class_plans.h"
+#include "sim/rank_class_plans.h"
 
 #include <algorithm>
 
@@ -43,7 +43,7 @@ TEST_CASE("the ranks of a config are checked by their classes, whichever rank as
           INFO("stage " << stage << ", replicas " << replicas << ", tensor " << tensor << ", rank "
                         << rank);
           const StepPlan own = plan_steps(config, model, rank);
-          const ClassPlans all(config, model, rank, own);
+          const RankClassPlans all(config, model, rank, own);
           CHECK(all.classes().ranks() == 6 * tensor);
           CHECK(&all.plan(all.classes().class_of(rank)) == &own);
           CHECK(all.rank_of(all.classes().class_of(rank)) == rank);
@@ -60,13 +60,13 @@ TEST_CASE("the check of all ranks covers training and validation") {
     StepPlan own = plan_steps(config, model, 1);
     std::vector<Instr>& instrs = (own.*pass).program.instrs;
     instrs[all_of((own.*pass).program, InstrKind::kAllReduce).at(0)].waits.clear();
-    const Faults faults = ClassPlans(config, model, 1, own).check();
+    const Faults faults = RankClassPlans(config, model, 1, own).check();
     REQUIRE(faults.size() >= 1);
     INFO(faults[0]);
     CHECK(faults[0].starts_with("rank "));
     CHECK(faults[0].find("(all_reduce) does not wait for instruction ") != std::string::npos);
   }
-  CHECK(ClassPlans(config, model, 1, good).check() == Faults{});
+  CHECK(RankClassPlans(config, model, 1, good).check() == Faults{});
 }
 
 TEST_CASE("the check of all ranks covers text generation, which changes the hash of the plans") {
@@ -74,23 +74,23 @@ TEST_CASE("the check of all ranks covers text generation, which changes the hash
   Config config = config_of(3, 4, 1, 1);
   config.zero.param_persistence_threshold = 0;
   const StepPlan quiet = plan_steps(config, model, 1);
-  const uint64_t without = ClassPlans(config, model, 1, quiet).hash();
+  const uint64_t without = RankClassPlans(config, model, 1, quiet).hash();
   config.train.generate = {.prompt_tokens = 2, .tokens = 2};
   config.data.validation = {"validation.bin"};
   StepPlan own = plan_steps(config, model, 1);
-  CHECK(ClassPlans(config, model, 1, own).check() == Faults{});
-  CHECK(ClassPlans(config, model, 1, own).hash() != without);
+  CHECK(RankClassPlans(config, model, 1, own).check() == Faults{});
+  CHECK(RankClassPlans(config, model, 1, own).hash() != without);
   std::vector<Instr>& instrs = own.generation->program.instrs;
   const auto gather = all_of(own.generation->program, InstrKind::kAllGather).at(0);
   instrs.erase(instrs.begin() + static_cast<std::ptrdiff_t>(gather));
-  CHECK_FALSE(ClassPlans(config, model, 1, own).check().empty());
+  CHECK_FALSE(RankClassPlans(config, model, 1, own).check().empty());
 }
 
 TEST_CASE("a tier that is too small for some ranks says how many, and which needs most") {
   const ModelConfig model = small_config(2, false);
   const Config config = config_of(3, 5, 1, 1);
   const StepPlan own = plan_steps(config, model, 4);
-  const ClassPlans all(config, model, 4, own);
+  const RankClassPlans all(config, model, 4, own);
   std::vector<int64_t> needed;
   for (int rank = 0; rank < 5; ++rank)
     needed.push_back(memory_plan(plan_steps(config, model, rank)).at(Tier::kDevice).total);
@@ -123,7 +123,7 @@ TEST_CASE("the device and host tiers of a rank may share one budget") {
   Config config = config_of(1, 2, 1, 1);
   config.zero.offload_optimizer.device = OffloadDevice::kCpu;
   const StepPlan own = plan_steps(config, model, 0);
-  const ClassPlans all(config, model, 0, own);
+  const RankClassPlans all(config, model, 0, own);
   const MemoryPlan memory = memory_plan(own);
   REQUIRE(memory.at(Tier::kHost).total > 0);
   TierBudget budget = kNoBudget;
@@ -146,7 +146,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   REQUIRE(resolved.ok());
   const StepPlan own = plan_steps(resolved.config, model, 0);
   CHECK(own.partition.units.size() == 128 + 127);  // norms have their own units
-  const ClassPlans all(resolved.config, model, 0, own);
+  const RankClassPlans all(resolved.config, model, 0, own);
   CHECK(all.classes().ranks() == 16384);
   CHECK(all.classes().count() > 1);
   CHECK(all.classes().count() <= 16);
@@ -157,14 +157,14 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   Program& program = other.train.program;
   program.instrs[all_of(program, InstrKind::kReduceScatter).back()].communication().dtype =
       DType::kF16;
-  const Faults faults = ClassPlans(resolved.config, model, odd, other).check();
+  const Faults faults = RankClassPlans(resolved.config, model, odd, other).check();
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(" as F16 over data@") != std::string::npos);
 }
 
 /// Returns the number of steps that a simulation of all ranks takes.
-int64_t walked_steps(const ClassPlans& all) {
+int64_t walked_steps(const RankClassPlans& all) {
   std::vector<int64_t> entries;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
@@ -204,7 +204,7 @@ TEST_CASE(
         resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
     REQUIRE(resolved.ok());
     const StepPlan own = plan_steps(resolved.config, model, 0);
-    const ClassPlans all(resolved.config, model, 0, own);
+    const RankClassPlans all(resolved.config, model, 0, own);
     CHECK(all.classes().ranks() == 16384);
     // In a stage some ranks count the norms and others do not, and some shards end in the padding
     // of a unit.

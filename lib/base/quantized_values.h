@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/packed_format.h"
+#include "base/quantized_format.h"
 
 namespace ftrun {
 
@@ -36,14 +36,14 @@ const std::array<float, 256>& dynamic_values();
 /// The step of int8 codes: code c in a row whose largest magnitude is m represents c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// PackedScales computes the scales of a whole tensor, whose elements it gets once, in order. A
-/// rank packs its part of the tensor with these scales, so the numbers do not depend on the layout
-/// of the ranks. NF4 and double quantization are computed as in bitsandbytes, except for the offset
-/// of scales, which is their mean summed in double precision.
-class PackedScales {
+/// QuantizationScales computes the scales of a whole tensor, whose elements it gets once, in order.
+/// A rank quantizes its part of the tensor with these scales, so the numbers do not depend on the
+/// layout of the ranks. NF4 and double quantization are computed as in bitsandbytes, except for the
+/// offset of scales, which is their mean summed in double precision.
+class QuantizationScales {
  public:
   /// Begins the scales of a matrix with `columns` elements a row.
-  PackedScales(const PackedFormat& format, int64_t elements, int64_t columns);
+  QuantizationScales(const QuantizedFormat& format, int64_t elements, int64_t columns);
 
   /// Adds the next elements of the tensor.
   void add(std::span<const float> values);
@@ -52,13 +52,14 @@ class PackedScales {
   bool finish();
 
  private:
-  friend void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
-                          std::span<const float> values, int64_t position, std::byte* records);
+  friend void quantize_values(const QuantizedFormat& format, const QuantizationScales& scales,
+                              int64_t element, std::span<const float> values, int64_t position,
+                              std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
-  /// Returns the factor by which unpacking multiplies.
+  /// Returns the factor by which dequantizing multiplies.
   float scale(int64_t index) const;
 
-  PackedFormat format_;
+  QuantizedFormat format_;
   int64_t elements_;
   int64_t elements_per_scale_;
   int64_t added_ = 0;
@@ -70,8 +71,8 @@ class PackedScales {
   float offset_ = 0;
 };
 
-/// PackedTensor describes a matrix that is packed.
-struct PackedTensor {
+/// QuantizedTensor describes a matrix that is quantized.
+struct QuantizedTensor {
   std::string name;
   int64_t elements = 0;
   /// Elements of a row.
@@ -79,27 +80,29 @@ struct PackedTensor {
 };
 /// Computes the scales of a tensor, reading `at_once` elements at a time. Throws Error(kBadInput)
 /// with the tensor's name if a number is not finite.
-PackedScales scales_of(
-    const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+QuantizationScales scales_of(
+    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t at_once,
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
-/// Packs elements [element, element + values.size()) of the tensor as the elements from `position`
-/// on of the rank's part, whose first record is at `records`. `element` and `position` must be
-/// multiples of PackedFormat::block.
-void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
-                 std::span<const float> values, int64_t position, std::byte* records);
+/// Quantizes elements [element, element + values.size()) of the tensor as the elements from
+/// `position` on of the rank's part, whose first record is at `records`. `element` and `position`
+/// must be multiples of QuantizedFormat::block.
+void quantize_values(const QuantizedFormat& format, const QuantizationScales& scales,
+                     int64_t element, std::span<const float> values, int64_t position,
+                     std::byte* records);
 
-/// PackedBlock holds the address of a block's codes, and the factor by which unpacking multiplies
-/// them.
-struct PackedBlock {
+/// QuantizedBlock holds the address of a block's codes, and the factor by which dequantizing
+/// multiplies them.
+struct QuantizedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;
 };
 /// Finds the block of `format.block` elements that begins at element `position`.
-PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position);
+QuantizedBlock quantized_block(const QuantizedFormat& format, const std::byte* records,
+                               int64_t position);
 
-/// Unpacks elements: out[i] = element `position` + i, F32.
-void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position,
-                   std::span<float> out);
+/// Dequantizes elements: out[i] = element `position` + i, F32.
+void dequantize_values(const QuantizedFormat& format, const std::byte* records, int64_t position,
+                       std::span<float> out);
 
 }  // namespace ftrun

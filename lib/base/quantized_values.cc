@@ -1,4 +1,4 @@
-#include "base/packed_values.h"
+#include "base/quantized_values.h"
 
 #include <algorithm>
 #include <bit>
@@ -72,8 +72,8 @@ float as_fp16(float x) {
 /// it.
 void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
   static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
-  std::array<float, kPackedRecord> scaled;
-  std::array<int32_t, kPackedRecord> code{};
+  std::array<float, kQuantizedRecord> scaled;
+  std::array<int32_t, kQuantizedRecord> code{};
   for (int64_t i = 0; i < count; ++i) scaled[static_cast<size_t>(i)] = x[i] * inverse_scale;
   for (const float bound : kBounds)
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) code[i] += scaled[i] > bound ? 1 : 0;
@@ -96,14 +96,15 @@ const std::array<float, 256>& dynamic_values() {
   return kValues;
 }
 
-PackedScales::PackedScales(const PackedFormat& format, int64_t elements, int64_t columns)
+QuantizationScales::QuantizationScales(const QuantizedFormat& format, int64_t elements,
+                                       int64_t columns)
     : format_(format),
       elements_(elements),
-      elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
+      elements_per_scale_(format.type == QuantizationType::kInt8 ? columns : format.block),
       largest_(static_cast<size_t>(divide_up(elements, elements_per_scale_))) {}
 
-void PackedScales::add(std::span<const float> values) {
-  const bool int8 = format_.kind == PackedKind::kInt8;
+void QuantizationScales::add(std::span<const float> values) {
+  const bool int8 = format_.type == QuantizationType::kInt8;
   for (size_t i = 0; i < values.size();) {
     float& largest = largest_[static_cast<size_t>(index_of(added_))];
     const int64_t left = std::min<int64_t>(elements_per_scale_ - added_ % elements_per_scale_,
@@ -117,7 +118,7 @@ void PackedScales::add(std::span<const float> values) {
   }
 }
 
-bool PackedScales::finish() {
+bool QuantizationScales::finish() {
   require(added_ == elements_, "all elements were added");
   if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
     return false;
@@ -139,46 +140,47 @@ bool PackedScales::finish() {
   return true;
 }
 
-float PackedScales::scale(int64_t index) const {
+float QuantizationScales::scale(int64_t index) const {
   const auto i = static_cast<size_t>(index);
   if (!format_.double_quantized) return largest_[i];
   return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
 }
 
-PackedScales scales_of(
-    const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+QuantizationScales scales_of(
+    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t at_once,
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
-  PackedScales scales(format, tensor.elements, tensor.columns);
+  QuantizationScales scales(format, tensor.elements, tensor.columns);
   for (int64_t at = 0; at < tensor.elements; at += at_once)
     scales.add(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
   throw Error(
       ExitCode::kBadInput,
       cat(tensor.name, ": holds a number that is not finite",
-          format.kind == PackedKind::kInt8 ? " in fp16" : "", ", so it cannot be quantized"),
+          format.type == QuantizationType::kInt8 ? " in fp16" : "", ", so it cannot be quantized"),
       "check the model's files");
 }
 
-void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t element,
-                 std::span<const float> values, int64_t position, std::byte* records) {
+void quantize_values(const QuantizedFormat& format, const QuantizationScales& scales,
+                     int64_t element, std::span<const float> values, int64_t position,
+                     std::byte* records) {
   const auto count = static_cast<int64_t>(values.size());
-  require(position % format.block == 0, "a packed range begins on a block");
-  std::array<uint8_t, kPackedRecord> codes;
+  require(position % format.block == 0, "a quantized range begins on a block");
+  std::array<uint8_t, kQuantizedRecord> codes;
   for (int64_t i = 0; i < count; i += format.block) {
-    const int64_t some = std::min(format.block, count - i), at = (position + i) % kPackedRecord;
+    const int64_t some = std::min(format.block, count - i), at = (position + i) % kQuantizedRecord;
     const int64_t index = scales.index_of(element + i);
-    std::byte* const record = records + (position + i) / kPackedRecord * format.record_bytes();
+    std::byte* const record = records + (position + i) / kQuantizedRecord * format.record_bytes();
     std::byte* const behind = record + format.scales_offset();
     const float largest = scales.largest_[static_cast<size_t>(index)];
-    if (format.kind == PackedKind::kNf4) {
-      require((element + i) % format.block == 0, "a packed block is one of the whole tensor");
+    if (format.type == QuantizationType::kNf4) {
+      require((element + i) % format.block == 0, "a quantized block is one of the whole tensor");
       codes.fill(7);  // zero
       code_block(values.data() + i, some, inverse(largest), codes.data());
       for (int64_t c = 0; c < some; c += 2)
         record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 |
                                                       codes[static_cast<size_t>(c + 1)]);
     } else {
-      require(scales.index_of(element + i + some - 1) == index, "a packed block lies in a row");
+      require(scales.index_of(element + i + some - 1) == index, "a quantized block lies in a row");
       const float steps = largest > 0 ? 127.0F / largest : 0;
       for (int64_t c = 0; c < some; ++c)
         record[at + c] = static_cast<std::byte>(static_cast<int8_t>(
@@ -196,11 +198,12 @@ void pack_values(const PackedFormat& format, const PackedScales& scales, int64_t
   }
 }
 
-PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position) {
-  const std::byte* const record = records + position / kPackedRecord * format.record_bytes();
+QuantizedBlock quantized_block(const QuantizedFormat& format, const std::byte* records,
+                               int64_t position) {
+  const std::byte* const record = records + position / kQuantizedRecord * format.record_bytes();
   const std::byte* const behind = record + format.scales_offset();
-  const int64_t at = position % kPackedRecord, block = at / format.block;
-  const std::byte* const codes = record + (format.kind == PackedKind::kNf4 ? at / 2 : at);
+  const int64_t at = position % kQuantizedRecord, block = at / format.block;
+  const std::byte* const codes = record + (format.type == QuantizationType::kNf4 ? at / 2 : at);
   if (!format.holds_scale_codes())
     return {codes, read_float(behind + block * static_cast<int64_t>(sizeof(float)))};
   return {codes, dynamic_values()[static_cast<size_t>(behind[block])] *
@@ -208,12 +211,12 @@ PackedBlock packed_block(const PackedFormat& format, const std::byte* records, i
                      read_float(behind + kScaleOffsetOffset)};
 }
 
-void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position,
-                   std::span<float> out) {
+void dequantize_values(const QuantizedFormat& format, const std::byte* records, int64_t position,
+                       std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t at = position + static_cast<int64_t>(i), within = at % format.block;
-    const PackedBlock block = packed_block(format, records, at - within);
-    if (format.kind == PackedKind::kNf4) {
+    const QuantizedBlock block = quantized_block(format, records, at - within);
+    if (format.type == QuantizationType::kNf4) {
       const auto pair = static_cast<uint8_t>(block.codes[within / 2]);
       out[i] = kNf4Values[within % 2 == 0 ? pair >> 4 : pair & 15] * block.scale;
     } else {

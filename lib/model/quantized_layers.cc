@@ -1,4 +1,4 @@
-#include "model/packed_layers.h"
+#include "model/quantized_layers.h"
 
 #include <string>
 #include <vector>
@@ -23,16 +23,16 @@ bool keeps_runs(const TensorInfo& tensor, int64_t count) {
          tensor.local.extent[1] % count == 0;
 }
 
-std::string find_block_fault(const TensorInfo& tensor, const PackedFormat& format,
+std::string find_block_fault(const TensorInfo& tensor, const QuantizedFormat& format,
                              bool ends_matrix) {
   const int64_t columns = tensor.local.extent[1];
-  if (format.kind == PackedKind::kInt8 && columns % format.block != 0)
+  if (format.type == QuantizationType::kInt8 && columns % format.block != 0)
     return cat("rows of ", columns, " elements are not a multiple of ", format.block);
   if (!keeps_runs(tensor, format.block))
     return cat("ranks' parts of ", tensor.local.extent[0], " x ", columns, " cut blocks of ",
                format.block, " elements");
-  if (!ends_matrix && tensor.local_numel() % kPackedRecord != 0)
-    return cat(tensor.local_numel(), " elements are not a multiple of ", kPackedRecord,
+  if (!ends_matrix && tensor.local_numel() % kQuantizedRecord != 0)
+    return cat(tensor.local_numel(), " elements are not a multiple of ", kQuantizedRecord,
                ", and another matrix is multiplied with it");
   return "";
 }
@@ -58,7 +58,7 @@ std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& spl
 }
 
 std::vector<std::string> format_problems(const std::vector<Weight>& weights,
-                                         const PackedFormat& format) {
+                                         const QuantizedFormat& format) {
   std::vector<std::string> found;
   for (const Weight& weight : weights)
     if (const std::string text = find_block_fault(weight.tensor, format, weight.ends_matrix);
@@ -71,15 +71,16 @@ std::vector<std::string> format_problems(const std::vector<Weight>& weights,
 std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})
-    if (format_problems(weights, {PackedKind::kNf4, block}).empty())
+    if (format_problems(weights, {QuantizationType::kNf4, block}).empty())
       found.push_back(cat("nf4 with block: ", block));
-  if (format_problems(weights, {PackedKind::kInt8}).empty()) found.push_back("int8");
+  if (format_problems(weights, {QuantizationType::kInt8}).empty()) found.push_back("int8");
   return found;
 }
 
 }  // namespace
 
-PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format) {
+QuantizedFormat fit_quantized_format(const ModelConfig& config, const TensorSplit& split,
+                                     QuantizedFormat format) {
   if (!format) return format;
   const std::vector<Weight> weights = weights_of(config, split);
   if (const std::vector<std::string> problems = format_problems(weights, format);
@@ -87,14 +88,14 @@ PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, Pac
     const std::vector<std::string> others = fitting_formats(weights);
     throw Error(
         ExitCode::kUsage,
-        cat("quantization: the model's matrices cannot be packed so",
+        cat("quantization: the model's matrices cannot be quantized in this format",
             split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "", "\n  ",
             join(problems, "\n  ")),
         cat(others.empty() ? "" : cat("use ", join(others, " or "), "; or "),
             split.degree > 1 ? "use another parallel.tensor, or " : "", "remove quantization"));
   }
   for (const Weight& weight : weights)
-    if (format.double_quantized && !keeps_runs(weight.tensor, kPackedRecord))
+    if (format.double_quantized && !keeps_runs(weight.tensor, kQuantizedRecord))
       format.holds_scales = true;
   return format;
 }

@@ -1,4 +1,4 @@
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 
 #include <string>
 #include <vector>
@@ -19,18 +19,18 @@ int64_t thousand_bytes(int) {
 }
 
 TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data-parallel ranks lie") {
-  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand_bytes).groups == 0);
-  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand_bytes).bytes == 0);
-  REQUIRE(crossing_warning({}, {}).empty());
+  REQUIRE(tensor_node_traffic(mesh(2, 2, 4), nodes_in_order(16, 4), thousand_bytes).groups == 0);
+  REQUIRE(tensor_node_traffic(mesh(2, 2, 4), nodes_in_order(16, 2), thousand_bytes).bytes == 0);
+  REQUIRE(tensor_node_traffic_warning({}, {}).empty());
 }
 
 TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   const std::vector<std::string> nodes = nodes_in_order(8, 4);
-  const TensorCrossing crossing = tensor_crossing(mesh(1, 2, 4), nodes, thousand_bytes);
-  REQUIRE(crossing.groups == 2);
-  REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
-  REQUIRE(crossing.bytes == 4 * 1000);
-  REQUIRE(crossing_warning(crossing, nodes)
+  const TensorNodeTraffic traffic = tensor_node_traffic(mesh(1, 2, 4), nodes, thousand_bytes);
+  REQUIRE(traffic.groups == 2);
+  REQUIRE(traffic.ranks == std::vector<int>{0, 1, 2, 3});
+  REQUIRE(traffic.bytes == 4 * 1000);
+  REQUIRE(tensor_node_traffic_warning(traffic, nodes)
               .starts_with(
                   "tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
                   "1, and 1 more group. Each step sends 3.91 KiB between nodes while layers wait"));
@@ -38,15 +38,15 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
 
 TEST_CASE("ranks that alternate between nodes cross nodes at every link of the ring") {
   const std::vector<std::string> nodes{"a", "b", "a", "b"};
-  const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand_bytes);
-  REQUIRE(crossing.groups == 1);
-  REQUIRE(crossing.bytes == 4 * 1000);
+  const TensorNodeTraffic traffic = tensor_node_traffic(mesh(1, 1, 4), nodes, thousand_bytes);
+  REQUIRE(traffic.groups == 1);
+  REQUIRE(traffic.bytes == 4 * 1000);
 }
 
-TEST_CASE("crossing bytes are counted for the ranks that send them") {
+TEST_CASE("traffic bytes are counted for the ranks that send them") {
   const std::vector<std::string> nodes{"a", "a", "b", "b"};
   const auto by_rank = [](int rank) { return int64_t{1} << rank; };
-  REQUIRE(tensor_crossing(mesh(1, 1, 4), nodes, by_rank).bytes == (1 << 1) + (1 << 3));
+  REQUIRE(tensor_node_traffic(mesh(1, 1, 4), nodes, by_rank).bytes == (1 << 1) + (1 << 3));
   REQUIRE(sends_to_other_node(mesh(1, 1, 4), 1, nodes));
   REQUIRE(!sends_to_other_node(mesh(1, 1, 4), 2, nodes));
 }

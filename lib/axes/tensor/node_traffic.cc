@@ -1,4 +1,4 @@
-#include "axes/tensor/node_crossing.h"
+#include "axes/tensor/node_traffic.h"
 
 #include <algorithm>
 
@@ -23,35 +23,36 @@ bool sends_to_other_node(const RankMesh& mesh, int rank, std::span<const std::st
   return nodes[static_cast<size_t>(rank)] != nodes[static_cast<size_t>(next)];
 }
 
-TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
-                               const std::function<int64_t(int)>& bytes_of) {
-  TensorCrossing crossing;
-  if (mesh.size(MeshAxis::kTensor) == 1) return crossing;
+TensorNodeTraffic tensor_node_traffic(const RankMesh& mesh, std::span<const std::string> nodes,
+                                      const std::function<int64_t(int)>& bytes_of) {
+  TensorNodeTraffic traffic;
+  if (mesh.size(MeshAxis::kTensor) == 1) return traffic;
   for (const RankGroup& group : mesh.groups({MeshAxis::kTensor})) {
     bool crosses = false;
     for (const int rank : group.ranks) {
       if (!sends_to_other_node(mesh, rank, nodes)) continue;
       crosses = true;
-      crossing.bytes += bytes_of(rank);
+      traffic.bytes += bytes_of(rank);
     }
     if (!crosses) continue;
-    if (crossing.groups++ == 0) crossing.ranks = group.ranks;
+    if (traffic.groups++ == 0) traffic.ranks = group.ranks;
   }
-  return crossing;
+  return traffic;
 }
 
-std::string crossing_warning(const TensorCrossing& crossing, std::span<const std::string> nodes) {
-  if (crossing.groups == 0) return "";
+std::string tensor_node_traffic_warning(const TensorNodeTraffic& traffic,
+                                        std::span<const std::string> nodes) {
+  if (traffic.groups == 0) return "";
   std::vector<std::string> ranks, places;
-  for (const int rank : crossing.ranks) {
+  for (const int rank : traffic.ranks) {
     ranks.push_back(std::to_string(rank));
     const std::string& node = nodes[static_cast<size_t>(rank)];
     if (std::find(places.begin(), places.end(), node) == places.end()) places.push_back(node);
   }
-  const int others = crossing.groups - 1;
+  const int others = traffic.groups - 1;
   return cat("tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ",
              join(places, ", "), others == 0 ? "" : cat(", and ", count_text(others, "more group")),
-             ". Each step sends ", human_bytes(crossing.bytes),
+             ". Each step sends ", human_bytes(traffic.bytes),
              " between nodes while layers wait for it",
              "\n  remedy: start a multiple of parallel.tensor ranks on each node, in rank order "
              "(sbatch --ntasks-per-node, srun --distribution=block), or lower parallel.tensor");

@@ -36,14 +36,14 @@ struct OverBudget {
 /// 80.00 GiB".
 std::string over_budget_text(const OverBudget& over);
 
-/// ClassPlans plans all ranks of a config: one rank of each class.
-class ClassPlans {
+/// RankClassPlans plans all ranks of a config: one rank of each class.
+class RankClassPlans {
  public:
   /// Plans one rank of each class. `own` is the plan of rank `rank`, which stands for its class;
   /// borrowed. Throws the errors of plan_steps(). `before_each`, if given, is called before each
   /// further rank is planned, on several threads; what it throws ends the planning.
-  ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own,
-             const std::function<void()>& before_each = nullptr);
+  RankClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own,
+                 const std::function<void()>& before_each = nullptr);
 
   const RankClasses& classes() const { return classes_; }
   /// Return the rank that represents a class, and its plan.

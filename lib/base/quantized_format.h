@@ -6,12 +6,12 @@
 
 namespace ftrun {
 
-/// The number of elements of a record, the smallest part of a tensor that is packed separately: a
-/// shard never cuts a record (kTensorBlock).
-inline constexpr int64_t kPackedRecord = 256;
+/// The number of elements of a record, the smallest part of a tensor that is quantized separately:
+/// a shard never cuts a record (kTensorBlock).
+inline constexpr int64_t kQuantizedRecord = 256;
 
-/// PackedKind is the quantization of packed weights.
-enum class PackedKind : uint8_t {
+/// QuantizationType is the kind of numbers in which frozen weights are stored.
+enum class QuantizationType : uint8_t {
   kNone,
   // 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA"), a scale for each `block` of
   // the whole tensor's elements
@@ -19,11 +19,11 @@ enum class PackedKind : uint8_t {
   kInt8,  // 8 bits, a scale for each row of the whole tensor
 };
 
-/// PackedFormat describes how frozen weights are quantized and how they lie in memory: as one
+/// QuantizedFormat describes how frozen weights are quantized and how they lie in memory: as one
 /// record after another. Each record holds the codes of 256 elements and everything that is needed
-/// to unpack them, so that any part of a tensor can be read by itself.
-struct PackedFormat {
-  PackedKind kind = PackedKind::kNone;
+/// to dequantize them, so that any part of a tensor can be read by itself.
+struct QuantizedFormat {
+  QuantizationType type = QuantizationType::kNone;
   /// Elements that share a scale. For kNf4: 64, 128 or 256. For kInt8: the elements of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
@@ -34,22 +34,22 @@ struct PackedFormat {
   /// codes of one record would have different scales. The numbers are the same.
   bool holds_scales = false;
 
-  explicit operator bool() const { return kind != PackedKind::kNone; }
-  bool operator==(const PackedFormat&) const = default;
+  explicit operator bool() const { return type != QuantizationType::kNone; }
+  bool operator==(const QuantizedFormat&) const = default;
 
   /// Returns the number of scales in a record.
-  int64_t scales() const { return kPackedRecord / block; }
+  int64_t scales() const { return kQuantizedRecord / block; }
   /// Returns whether records hold codes of scales, with the numbers that decode them.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
   /// Returns the byte offset in a record of its scales or their codes, which follow the elements'
   /// codes.
   int64_t scales_offset() const {
-    return kind == PackedKind::kNf4 ? kPackedRecord / 2 : kPackedRecord;
+    return type == QuantizationType::kNf4 ? kQuantizedRecord / 2 : kQuantizedRecord;
   }
   int64_t record_bytes() const;
   /// Returns the bytes of `elements` elements from the beginning of a record, in whole records.
   int64_t bytes(int64_t elements) const {
-    return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes();
+    return (elements + kQuantizedRecord - 1) / kQuantizedRecord * record_bytes();
   }
 };
 
@@ -57,10 +57,10 @@ struct PackedFormat {
 /// their scale and their offset (both F32).
 inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
 
-/// Returns the bytes of `elements` elements of a dtype or, if they are packed, of the records that
-/// hold them, counted from the beginning of a record.
-inline int64_t stored_bytes(DType dtype, const PackedFormat& packed, int64_t elements) {
-  return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
+/// Returns the bytes of `elements` elements of a dtype or, if they are quantized, of the records
+/// that hold them, counted from the beginning of a record.
+inline int64_t stored_bytes(DType dtype, const QuantizedFormat& quantized, int64_t elements) {
+  return quantized ? quantized.bytes(elements) : elements * dtype_bytes(dtype);
 }
 
 }  // namespace ftrun
