@@ -299,7 +299,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.context = resolve_context(named.config, source, launch, count.ranks, result.model);
   // The keys that could be read are resolved even if there are unknown keys, so that contradictions
   // are reported together with them.
-  Resolution resolution = resolve(named.config, result.context);
+  ResolvedConfig resolution = resolve(named.config, result.context);
   remove_consequences(count, resolution.problems);
   report.add(resolution.problems);
   result.config = std::move(resolution.config);

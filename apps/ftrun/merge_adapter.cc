@@ -22,13 +22,13 @@ struct AdaptedMatrix {
   std::string file_module;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  LowRank low_rank;
+  LowRankAdapter low_rank;
   bool has_magnitudes = false;
 };
 
 std::map<std::string, AdaptedMatrix> adapted_matrices(const ModelDescription& model) {
   // `low_ranks` holds the adapter of each module, by the module's path in the model's files.
-  std::map<std::string, LowRank> low_ranks;
+  std::map<std::string, LowRankAdapter> low_ranks;
   const TensorNames& names = tensor_names(model.family);
   for (int64_t layer = 0; layer < model.block_count; ++layer) {
     const BlockAdapter& block = model.adapter.block(layer);

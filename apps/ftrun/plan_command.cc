@@ -88,7 +88,7 @@ void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const Memory
 }
 
 void print_savings(const LoadedConfig& loaded, int rank) {
-  const MemoryMeasure measure = measure_of(Tier::kDevice, loaded.config);
+  const MemoryMeasure measure = memory_measure_of(Tier::kDevice, loaded.config);
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
@@ -170,7 +170,7 @@ void require_within_budget(const RankClassPlans& class_plans, const LoadedConfig
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
                           human_bytes(options.device_memory));
   }
-  const MemoryMeasure measure = measure_of(first.tier, /*shares_memory=*/first.with_host);
+  const MemoryMeasure measure = memory_measure_of(first.tier, /*shares_memory=*/first.with_host);
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));

@@ -76,21 +76,21 @@ class Labels {
   std::vector<std::string> texts_;
 };
 
-Json lane_json(const Program& program, const LaneBlocks& lane, Labels& labels) {
-  Json blocks = Json::array();
-  for (const LaneBlock& block : lane.blocks) {
-    blocks.push_back(nanoseconds(block.begin));
-    blocks.push_back(nanoseconds(block.end) - nanoseconds(block.begin));
-    blocks.push_back(nanoseconds(block.busy));
-    blocks.push_back(static_cast<int>(block.kind));
-    blocks.push_back(labels.number_of(instr_label(*block.first)));
-    blocks.push_back(labels.number_of(instr_label(*block.last)));
-    blocks.push_back(block.count);
+Json lane_json(const Program& program, const LaneBars& lane, Labels& labels) {
+  Json bars = Json::array();
+  for (const LaneBar& bar : lane.bars) {
+    bars.push_back(nanoseconds(bar.begin));
+    bars.push_back(nanoseconds(bar.end) - nanoseconds(bar.begin));
+    bars.push_back(nanoseconds(bar.busy));
+    bars.push_back(static_cast<int>(bar.kind));
+    bars.push_back(labels.number_of(instr_label(*bar.first)));
+    bars.push_back(labels.number_of(instr_label(*bar.last)));
+    bars.push_back(bar.count);
   }
   return {{"name", lane_title(program, lane.lane)},
           {"compute", lane.lane == Lane::kCompute},
           {"busy", nanoseconds(lane.busy)},
-          {"blocks", std::move(blocks)}};
+          {"blocks", std::move(bars)}};
 }
 
 /// Lists the parts of a step, and the time that the rank waits for other ranks at its end.
@@ -111,19 +111,19 @@ Json parts_json(const StepTime& time) {
 Json tier_json(const RankTimeline& rank, Tier tier, const TierPlan& plan, int64_t library_bytes,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
-  const std::vector<MemoryPoint> points = memory_over_step(rank, tier, end, moments);
+  const std::vector<MemorySample> points = memory_over_step(rank, tier, end, moments);
   Json kept = Json::object(), begin = Json::array(), by_category = Json::object();
   for (size_t c = 0; c < kCategoryCount; ++c) {
     const std::string name(category_name(static_cast<Category>(c)));
     if (plan.persistent[c] > 0) kept[name] = plan.persistent[c];
     if (std::none_of(points.begin(), points.end(),
-                     [c](const MemoryPoint& point) { return point.bytes[c] > 0; }))
+                     [c](const MemorySample& point) { return point.bytes[c] > 0; }))
       continue;
     Json bytes = Json::array();
-    for (const MemoryPoint& point : points) bytes.push_back(point.bytes[c]);
+    for (const MemorySample& point : points) bytes.push_back(point.bytes[c]);
     by_category[name] = std::move(bytes);
   }
-  for (const MemoryPoint& point : points) begin.push_back(nanoseconds(point.begin));
+  for (const MemorySample& point : points) begin.push_back(nanoseconds(point.begin));
   if (library_bytes > 0) kept["libraries"] = library_bytes;
   return {{"tier", tier_name(tier)},
           {"limit", limit},
@@ -186,7 +186,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
     Json &over = own["over"] = Json::array(), &own_lanes = own["lanes"] = Json::array();
     for (const auto& [axes, seconds] : rank.time.idle_by_lane.groups)
       over.push_back({axes, seconds});
-    for (const LaneBlocks& lane : lanes.ranks[r])
+    for (const LaneBars& lane : lanes.ranks[r])
       own_lanes.push_back(lane_json(*rank.program, lane, labels));
     Json& tiers = own["memory"] = Json::array();
     for (const Tier tier : kTiers) {

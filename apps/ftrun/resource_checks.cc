@@ -57,7 +57,7 @@ std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure,
 std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step,
                                     int64_t local_ranks, const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
-  const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
+  const MemoryMeasure measure = memory_measure_of(Tier::kHost, loaded.config);
   const int64_t rank_bytes = measure(plan);
   if (limit.total > 0 && rank_bytes * local_ranks > limit.total) {
     const std::string raise =
@@ -87,7 +87,7 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step,
                                int64_t local_ranks, int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
-  const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
+  const MemoryMeasure measure = memory_measure_of(Tier::kHost, loaded.config);
   if (measure(plan) * local_ranks + kProcessBytes <= bytes) return "";
   return cat(needs_text(plan, measure, local_ranks), ", plus about ", human_bytes(kProcessBytes),
              " for the program itself, but ", what, ": the system may kill the run");
@@ -100,7 +100,7 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
-  const MemoryMeasure on_disk = measure_of(Tier::kNvme, loaded.config);
+  const MemoryMeasure on_disk = memory_measure_of(Tier::kNvme, loaded.config);
   return Error(
       full->code(), full->message(),
       cat(full->remedy(), "; ",

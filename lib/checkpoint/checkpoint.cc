@@ -208,7 +208,7 @@ void Checkpoint::check_complete() const {
   }
 }
 
-std::vector<StateConversion> Checkpoint::check_states(
+std::vector<StateDtypeChange> Checkpoint::check_states(
     const std::vector<StateInfo>& expected) const {
   const std::string path = checkpoint_manifest_path(folder_);
   std::map<std::pair<std::string, std::string>, StateInfo> found;
@@ -234,7 +234,7 @@ std::vector<StateConversion> Checkpoint::check_states(
     refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
                " is in the checkpoint, but the run has no such state"),
            kOtherModel);
-  std::vector<StateConversion> conversions;
+  std::vector<StateDtypeChange> conversions;
   for (const auto& [dtypes, kinds] : converted)
     conversions.push_back({dtypes.first, dtypes.second, {kinds.begin(), kinds.end()}});
   return conversions;

@@ -23,8 +23,8 @@ struct StateInfo {
   std::vector<int64_t> shape;
 };
 
-/// StateConversion lists states that a run keeps in another precision than the checkpoint.
-struct StateConversion {
+/// StateDtypeChange lists states that a run keeps in another precision than the checkpoint.
+struct StateDtypeChange {
   DType stored = DType::kF32;
   DType wanted = DType::kF32;
   /// The kinds of these states, sorted: "exp_avg", "exp_avg_sq", "param".
@@ -52,7 +52,7 @@ class Checkpoint {
   /// Throws Error(kBadInput) unless the checkpoint's states are exactly `expected` (the states of
   /// the whole model, as any rank lists them): for a missing or unknown state, another shape, or a
   /// dtype that cannot be converted to the run's. Returns the conversions that read() will make.
-  std::vector<StateConversion> check_states(const std::vector<StateInfo>& expected) const;
+  std::vector<StateDtypeChange> check_states(const std::vector<StateInfo>& expected) const;
 
   /// Fills slice.data from the files that hold parts of its box. F32, BF16 and F16 are converted to
   /// slice.dtype: BF16 (to the nearest, ties to even) or F32 (exact). Throws Error(kBadInput)

@@ -14,7 +14,7 @@ MeshAxis axis_at(int i) {
 
 }  // namespace
 
-int MeshPoint::at(MeshAxis axis) const {
+int PerAxis::at(MeshAxis axis) const {
   switch (axis) {
 #define FTRUN_MESH_AXIS(kind, name, divided) \
   case MeshAxis::kind:                       \
@@ -41,7 +41,7 @@ MeshAxes RankGroup::axes() const {
   return all;
 }
 
-RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
+RankMesh::RankMesh(const PerAxis& sizes) : sizes_(sizes) {
   for (int i = kMeshAxes - 1; i >= 0; --i) {
     const int size = sizes_.at(axis_at(i));
     if (size < 1) {
@@ -58,7 +58,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
   return rank / strides_[static_cast<int>(axis)] % sizes_.at(axis);
 }
 
-MeshPoint RankMesh::coordinate(int rank) const {
+PerAxis RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
 #define FTRUN_MESH_AXIS(kind, name, divided) .name = place_along(rank, MeshAxis::kind),
@@ -66,7 +66,7 @@ MeshPoint RankMesh::coordinate(int rank) const {
   };
 }
 
-int RankMesh::rank_at(const MeshPoint& coordinate) const {
+int RankMesh::rank_at(const PerAxis& coordinate) const {
   int rank = 0;
   for (int i = 0; i < kMeshAxes; ++i) {
     const int index = place.at(axis_at(i));

@@ -10,13 +10,13 @@
 
 namespace ftrun {
 
-/// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
-struct MeshPoint {
+/// PerAxis holds one number for each axis: its size, or the place of a rank along it.
+struct PerAxis {
 #define FTRUN_MESH_AXIS(kind, name, divided) int name = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
-  bool operator==(const MeshPoint&) const = default;
+  bool operator==(const PerAxis&) const = default;
 };
 
 /// StridedPlaces selects places of one line of ranks: `count` places, `stride` apart. The line runs
@@ -60,16 +60,16 @@ struct RankGroup {
 class RankMesh {
  public:
   /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.
-  explicit RankMesh(const MeshPoint& sizes);
+  explicit RankMesh(const PerAxis& sizes);
 
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
   int data_parallel_size() const { return group_size(axes_that_divide(DividedParts::kSequences)); }
-  const MeshPoint& sizes() const { return sizes_; }
+  const PerAxis& sizes() const { return sizes_; }
 
-  MeshPoint coordinate(int rank) const;
-  int rank_at(const MeshPoint& coordinate) const;
+  PerAxis coordinate(int rank) const;
+  int rank_at(const PerAxis& coordinate) const;
   /// Returns a rank's place on the line along all of `axes` as if they were one axis; group_size()
   /// returns the number of ranks on that line.
   int place_on(int rank, MeshAxes axes) const;
@@ -104,7 +104,7 @@ class RankMesh {
   std::vector<int> line_along(MeshAxes axes) const;
   std::string label_of(const StridedPlaces& factor) const;
 
-  MeshPoint sizes_;
+  PerAxis sizes_;
   std::array<int, kMeshAxes> strides_{};
   int world_size_ = 1;
 };

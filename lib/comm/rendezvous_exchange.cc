@@ -246,7 +246,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
       const bool check_all = policy == WaitPolicy::kTimeout && waited >= options.timeout;
       MissingRanks absence = find_absent(check_all);
-      std::vector<int> gone = ended_among(absence.awaited(exchange.first_member()));
+      std::vector<int> gone = ranks_that_ended(absence.awaited(exchange.first_member()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
         // the first search.

@@ -128,8 +128,8 @@ struct Rendezvous::Impl {
   void store_text(const TextExchange& exchange, const std::string& key, const std::string& text,
                   int64_t last_use);
   void remove_used_keys(const TextExchange& exchange);
-  std::vector<int> ended_among(std::vector<int> ranks) const;
-  bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }
+  std::vector<int> ranks_that_ended(std::vector<int> ranks) const;
+  bool any_ended(const std::vector<int>& ranks) const { return !ranks_that_ended(ranks).empty(); }
   /// Returns how long a rank may give no sign of life before it is lost; a few heartbeats may be
   /// late on a busy machine.
   Milliseconds silence_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }

@@ -156,7 +156,7 @@ std::vector<PeerView> Rendezvous::Impl::view_ranks(const std::vector<int>& ranks
   return views;
 }
 
-std::vector<int> Rendezvous::Impl::ended_among(std::vector<int> ranks) const {
+std::vector<int> Rendezvous::Impl::ranks_that_ended(std::vector<int> ranks) const {
   std::erase_if(ranks, [&](int rank) { return state_of(rank) != ProcessState::kGone; });
   return ranks;
 }

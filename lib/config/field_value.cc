@@ -18,7 +18,7 @@ namespace {
 
 std::string words_text(const Field& field) {
   std::vector<std::string> words;
-  for (const WordForNumber& word : field.forms.words)
+  for (const NumberKeyword& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words.empty() ? "" : cat(" or one of ", join(words, ", "));
 }
@@ -114,15 +114,15 @@ class Converter {
     return inner;
   }
 
-  const WordForNumber* word_of(const ConfigNode& node) const {
+  const NumberKeyword* word_of(const ConfigNode& node) const {
     if (node.kind != ConfigNodeKind::kText) return nullptr;
-    for (const WordForNumber& word : field_.forms.words)
+    for (const NumberKeyword& word : field_.forms.words)
       if (lower(word.word) == lower(node.text)) return &word;
     return nullptr;
   }
 
   std::optional<int64_t> as_int(const ConfigNode& as_spelled) {
-    if (const WordForNumber* word = word_of(as_spelled); word != nullptr) {
+    if (const NumberKeyword* word = word_of(as_spelled); word != nullptr) {
       if (word->remedy.empty()) return word->value;
       problems_.error(
           as_spelled.at,

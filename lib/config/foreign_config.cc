@@ -29,7 +29,7 @@ std::vector<std::string> known_keys(const ConfigNode& root) {
   for (const ConfigEntry& entry : root.entries) {
     const Field* field = Schema::get().find("", entry.key);
     if (Schema::get().find_section(entry.key) != nullptr ||
-        (field != nullptr && field->treatment == KeyTreatment::kApply))
+        (field != nullptr && field->support == KeySupport::kApply))
       out.push_back(entry.key);
   }
   return out;

@@ -143,7 +143,7 @@ QuantizationConfig quantization_of_text(const std::string& text, const std::stri
       refuse(cat("unknown key \"", key, "\" in the quantization of the base"));
   const LoadResult loaded = load_config_text(
       where, Json{{"quantization", json}, {"train_micro_batch_size_per_gpu", 1}}.dump());
-  const Resolution resolution = resolve(loaded.written, {});
+  const ResolvedConfig resolution = resolve(loaded.written, {});
   for (const std::vector<Problem>* problems : {&loaded.problems, &resolution.problems})
     for (const Problem& problem : *problems)
       if (problem.severity == Severity::kError) refuse(problem.message);

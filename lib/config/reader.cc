@@ -152,12 +152,12 @@ class TreeReader {
       problems_.error(entry.at, cat(spelled_path, ": needs the key enabled"),
                       "add \"enabled\": true or false");
     const bool on =
-        section.treatment == KeyTreatment::kRefuse ||
-        (section.treatment == KeyTreatment::kRefuseUnlessDefault && is_enabled(entry.value));
+        section.support == KeySupport::kRefuse ||
+        (section.support == KeySupport::kRefuseUnlessDefault && is_enabled(entry.value));
     if (on)
       config_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
-    else if (section.treatment == KeyTreatment::kNotice)
+    else if (section.support == KeySupport::kNotice)
       ignore(section.path, entry.at);
   }
 
@@ -226,11 +226,11 @@ class TreeReader {
   }
 
   void apply_treatment(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
-    if (field.treatment == KeyTreatment::kApply) return;
+    if (field.support == KeySupport::kApply) return;
     const bool changed = field.type == FieldType::kAnyValue || !is_inactive(field, value);
-    if (field.treatment == KeyTreatment::kNotice) {
+    if (field.support == KeySupport::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
-    } else if (changed || field.treatment == KeyTreatment::kRefuse) {
+    } else if (changed || field.support == KeySupport::kRefuse) {
       config_.origins.unsupported.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
     }

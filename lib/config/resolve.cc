@@ -132,8 +132,8 @@ void resolve_remaining(ResolveState& r) {
 namespace {
 
 /// Resolves a config that starts with the written values.
-Resolution resolve_from(Config start, const ResolveContext& context) {
-  Resolution out;
+ResolvedConfig resolve_from(Config start, const ResolveContext& context) {
+  ResolvedConfig out;
   out.config = std::move(start);
   Problems problems;
   ResolveState r{out.config, context, problems, out.lines, {}};
@@ -160,7 +160,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
 
 }  // namespace
 
-Resolution resolve(const WrittenConfig& written, const ResolveContext& context) {
+ResolvedConfig resolve(const WrittenConfig& written, const ResolveContext& context) {
   return resolve_from(with_defaults(written), context);
 }
 
@@ -168,7 +168,7 @@ std::set<std::string> list_objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
-  const Resolution again = resolve_from(resolved, context);
+  const ResolvedConfig again = resolve_from(resolved, context);
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);

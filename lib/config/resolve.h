@@ -41,8 +41,8 @@ struct ResolvedLine {
 };
 std::vector<std::string> line_texts(const std::vector<ResolvedLine>& lines);
 
-/// Resolution is the resolved config, with the decisions and the problems.
-struct Resolution {
+/// ResolvedConfig is the resolved config, with the decisions and the problems.
+struct ResolvedConfig {
   Config config;
   /// Lines to print, one for every "auto" and for every default that changes a run's numbers.
   std::vector<ResolvedLine> lines;
@@ -58,7 +58,7 @@ struct Resolution {
 /// one exception: a path that begins with "~" or "$" is an error only if the file system has no
 /// such path (check_path in resolve_checks.cc). Writes nothing; resolving an effective config again
 /// changes nothing.
-Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
+ResolvedConfig resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:
 /// warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up". Returns "" for any

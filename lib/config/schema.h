@@ -34,8 +34,8 @@ enum class FieldType {
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// KeyTreatment describes how ftrun treats a key that DeepSpeed has.
-enum class KeyTreatment {
+/// KeySupport describes how ftrun treats a key that DeepSpeed has.
+enum class KeySupport {
   kApply,                // the key has its effect
   kNotice,               // checked, then ignored; reported if it differs from the default
   kRefuse,               // a feature ftrun does not have
@@ -45,8 +45,8 @@ enum class KeyTreatment {
 /// Vocabulary specifies which program defined a key.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
-/// OnResume says what happens if a run that continues has another value of a key.
-enum class OnResume {
+/// ResumeRule says what happens if a run that continues has another value of a key.
+enum class ResumeRule {
   /// The run is refused: the key affects the losses of later steps, or the state with which these
   /// steps begin.
   kRefused,
@@ -57,9 +57,9 @@ enum class OnResume {
   kPartOfOtherKey,
 };
 
-/// WordForNumber is a word that means a number or, with a remedy, something that a single key
+/// NumberKeyword is a word that means a number or, with a remedy, something that a single key
 /// cannot express.
-struct WordForNumber {
+struct NumberKeyword {
   std::string word;
   int64_t value = 0;
   std::string remedy;
@@ -84,7 +84,7 @@ struct AlternativeForms {
   bool allows_named_lists = false;  // a map of names to lists (config/desugar.cc)
   bool allows_weights = false;      // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.
-  std::vector<WordForNumber> words;
+  std::vector<NumberKeyword> words;
   /// Synonyms of a choice (kChoice): other words in lower case, compared as the choices are, each
   /// with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
@@ -101,7 +101,7 @@ struct Field {
   std::string doc;
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  KeyTreatment treatment = KeyTreatment::kApply;
+  KeySupport support = KeySupport::kApply;
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
@@ -113,7 +113,7 @@ struct Field {
   bool decides_auto = false;
   /// The types of optimizer.params and scheduler.params that have the key; empty = all types.
   std::vector<std::string> types;
-  OnResume on_resume = OnResume::kRefused;
+  ResumeRule on_resume = ResumeRule::kRefused;
   FieldValue default_value;
   /// The text of the default in the docs, if it is not a fixed value.
   std::string default_text;
@@ -134,11 +134,11 @@ struct Field {
   Field& in_unit(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
   Field& notice(const char* reason = "") {
-    return why = reason, treatment = KeyTreatment::kNotice, *this;
+    return why = reason, support = KeySupport::kNotice, *this;
   }
-  Field& implemented() { return treatment = KeyTreatment::kApply, *this; }
-  Field& refuse() { return treatment = KeyTreatment::kRefuse, *this; }
-  Field& refuse_unless_default() { return treatment = KeyTreatment::kRefuseUnlessDefault, *this; }
+  Field& implemented() { return support = KeySupport::kApply, *this; }
+  Field& refuse() { return support = KeySupport::kRefuse, *this; }
+  Field& refuse_unless_default() { return support = KeySupport::kRefuseUnlessDefault, *this; }
   Field& refuse_above(double largest) {
     return largest_inactive = largest, refuse_unless_default();
   }
@@ -159,8 +159,8 @@ struct Field {
   Field& in_any_case() { return forms.ignores_case = true, *this; }
   Field& for_types(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
-  Field& may_change() { return on_resume = OnResume::kMayChange, *this; }
-  Field& part_of_other_key() { return on_resume = OnResume::kPartOfOtherKey, *this; }
+  Field& may_change() { return on_resume = ResumeRule::kMayChange, *this; }
+  Field& part_of_other_key() { return on_resume = ResumeRule::kPartOfOtherKey, *this; }
 };
 
 /// Section is a key whose value is a map.
@@ -168,7 +168,7 @@ struct Section {
   std::string path;
   std::string doc;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  KeyTreatment treatment = KeyTreatment::kApply;
+  KeySupport support = KeySupport::kApply;
   bool nullable = false;
   /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognized
   /// but not read.
@@ -178,7 +178,7 @@ struct Section {
   /// The key that a plain value in place of the section sets; empty = a plain value is not allowed.
   std::string shorthand_key;
   /// Says whether a run that continues may change all keys of the section, and of those inside it
-  /// (OnResume::kMayChange).
+  /// (ResumeRule::kMayChange).
   bool may_change = false;
 };
 

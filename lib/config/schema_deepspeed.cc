@@ -304,19 +304,19 @@ void declare_foreign_zero_sections(Schema& s) {
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,
-                 .treatment = KeyTreatment::kRefuse,
+                 .support = KeySupport::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.zenflow",
                  .doc = "ZenFlow: other numbers.",
                  .vocabulary = kDs,
-                 .treatment = KeyTreatment::kRefuse,
+                 .support = KeySupport::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.leaf_module",
                  .doc = "Modules gathered as one.",
                  .vocabulary = kDs,
-                 .treatment = KeyTreatment::kNotice,
+                 .support = KeySupport::kNotice,
                  .nullable = true,
                  .free_form = true});
 }

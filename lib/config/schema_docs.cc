@@ -62,7 +62,7 @@ The column *does* shows what ftrun does with a key:
 
 std::vector<std::string> accepted_words(const Field& field) {
   std::vector<std::string> words;
-  for (const WordForNumber& word : field.forms.words)
+  for (const NumberKeyword& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words;
 }
@@ -117,11 +117,11 @@ std::string default_text(const Field& field) {
   return text == "[]" || text == "\"\"" ? "none" : text;
 }
 
-const char* treatment_text(KeyTreatment treatment) {
-  switch (treatment) {
-    case KeyTreatment::kApply:
+const char* support_text(KeySupport support) {
+  switch (support) {
+    case KeySupport::kApply:
       return "yes";
-    case KeyTreatment::kNotice:
+    case KeySupport::kNotice:
       return "ignored";
     default:
       return "refused";
@@ -131,7 +131,7 @@ const char* treatment_text(KeyTreatment treatment) {
 std::string does_text(const Field& field) {
   const std::string not_yet = unsupported_part(field.path());
   const std::string does =
-      not_yet.empty() ? treatment_text(field.treatment) : cat("not yet: ", not_yet);
+      not_yet.empty() ? support_text(field.support) : cat("not yet: ", not_yet);
   return is_only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
 }
 
@@ -164,9 +164,9 @@ std::string table(const std::string& section, Vocabulary vocabulary, bool any_vo
 }
 
 std::string section_chapter(const Section& section) {
-  const char* does = section.treatment == KeyTreatment::kNotice ? " *Ignored.*"
-                     : section.free_form                        ? " *Refused when on.*"
-                                                                : "";
+  const char* does = section.support == KeySupport::kNotice ? " *Ignored.*"
+                     : section.free_form                    ? " *Refused when on.*"
+                                                            : "";
   const std::string plain = section.shorthand_key.empty()
                                 ? ""
                                 : cat(" A plain value is its `", section.shorthand_key, "`.");
@@ -345,7 +345,7 @@ std::string surface_line(const Field& field) {
       field.unit,
       field.type == FieldType::kAnyValue ? "" : yaml_text(field.default_value),
       field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
-      treatment_text(field.treatment),
+      support_text(field.support),
       join(field.aliases, ","),
       field.forms.allows_null ? "null" : "",
       join(field.types, ",")};
@@ -374,7 +374,7 @@ std::string config_surface() {
   std::string out;
   for (const Field& field : Schema::get().fields()) out += surface_line(field);
   for (const Section& section : Schema::get().sections())
-    out += cat("section\t", section.path, "\t", treatment_text(section.treatment),
+    out += cat("section\t", section.path, "\t", support_text(section.support),
                section.free_form ? "\tfree" : "", section.nullable ? "\tnull" : "", "\n");
   for (const LegacyKey& key : Schema::get().legacy())
     out += cat("legacy\t", key.section.empty() ? "" : key.section + ".", key.name, "\n");

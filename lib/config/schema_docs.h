@@ -10,7 +10,7 @@ std::string config_markdown();
 /// Returns a JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
 std::string config_json_schema();
 
-/// Lists all keys, one per line: path, type, range, default, treatment. A test compares it with a
+/// Lists all keys, one per line: path, type, range, default, support. A test compares it with a
 /// recorded list.
 std::string config_surface();
 

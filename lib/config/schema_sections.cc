@@ -4,8 +4,7 @@ namespace ftrun {
 namespace {
 
 SectionKeyRows ignored(Schema& s, const char* path, const char* doc) {
-  return section(s,
-                 {.path = path, .doc = doc, .vocabulary = kDs, .treatment = KeyTreatment::kNotice});
+  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .support = KeySupport::kNotice});
 }
 
 void declare_activation_checkpointing(Schema& s) {
@@ -209,43 +208,43 @@ void declare_elasticity(Schema& s) {
 }
 
 void declare_foreign_features(Schema& s) {
-  const auto feature = [&](const char* path, const char* doc, KeyTreatment treatment,
+  const auto feature = [&](const char* path, const char* doc, KeySupport support,
                            bool needs_enabled) {
     s.add_section({.path = path,
                    .doc = doc,
                    .vocabulary = kDs,
-                   .treatment = treatment,
+                   .support = support,
                    .nullable = true,
                    .free_form = true,
                    .needs_enabled = needs_enabled});
   };
-  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRefuseUnlessDefault,
+  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeySupport::kRefuseUnlessDefault,
           true);
   feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.",
-          KeyTreatment::kRefuseUnlessDefault, false);
-  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRefuseUnlessDefault, false);
+          KeySupport::kRefuseUnlessDefault, false);
+  feature("expert_parallel", "DeepSpeed's AutoEP.", KeySupport::kRefuseUnlessDefault, false);
   feature("hybrid_engine", "Training and generation in turns (RLHF).",
-          KeyTreatment::kRefuseUnlessDefault, false);
-  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRefuseUnlessDefault, false);
-  feature("curriculum_learning", "Sequence length by curriculum.",
-          KeyTreatment::kRefuseUnlessDefault, true);
+          KeySupport::kRefuseUnlessDefault, false);
+  feature("autotuning", "DeepSpeed's autotuner.", KeySupport::kRefuseUnlessDefault, false);
+  feature("curriculum_learning", "Sequence length by curriculum.", KeySupport::kRefuseUnlessDefault,
+          true);
   feature("data_efficiency", "Data sampling and random layer-token drop.",
-          KeyTreatment::kRefuseUnlessDefault, false);
+          KeySupport::kRefuseUnlessDefault, false);
   feature("compression_training", "Quantization, pruning, layer reduction.",
-          KeyTreatment::kRefuseUnlessDefault, false);
-  feature("progressive_layer_drop", "Layers dropped in training.",
-          KeyTreatment::kRefuseUnlessDefault, true);
+          KeySupport::kRefuseUnlessDefault, false);
+  feature("progressive_layer_drop", "Layers dropped in training.", KeySupport::kRefuseUnlessDefault,
+          true);
   feature("eigenvalue", "Eigenvalues for quantized training (MoQ).",
-          KeyTreatment::kRefuseUnlessDefault, false);
-  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRefuseUnlessDefault,
+          KeySupport::kRefuseUnlessDefault, false);
+  feature("quantize_training", "Quantized training (MoQ).", KeySupport::kRefuseUnlessDefault,
           false);
-  feature("sparse_attention", "Block-sparse attention.", KeyTreatment::kRefuse, false);
-  feature("nebula", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
-  feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
-  feature("weight_quantization", "Quantized weights of DeepSpeed's inference.",
-          KeyTreatment::kNotice, false);
-  feature("inference", "DeepSpeed's inference.", KeyTreatment::kNotice, false);
-  feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", KeyTreatment::kNotice, false);
+  feature("sparse_attention", "Block-sparse attention.", KeySupport::kRefuse, false);
+  feature("nebula", "A checkpoint engine of DeepSpeed.", KeySupport::kNotice, false);
+  feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", KeySupport::kNotice, false);
+  feature("weight_quantization", "Quantized weights of DeepSpeed's inference.", KeySupport::kNotice,
+          false);
+  feature("inference", "DeepSpeed's inference.", KeySupport::kNotice, false);
+  feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", KeySupport::kNotice, false);
 }
 
 // The reason why keys about splits have no effect: the model's family determines how a matrix is

@@ -352,7 +352,7 @@ void Executor::copy(const Instr& instr) {
 /// lane.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.is_ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
+  return lanes_.is_ready(id) && device_->waits_have_ended(instr) && (!instr.if_finite || updates());
 }
 
 void Executor::accumulate(const Instr& instr) {

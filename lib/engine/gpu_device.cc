@@ -214,7 +214,7 @@ void GpuDevice::end_instr(const Instr& instr) {
   kernels().pop_range();
 }
 
-bool GpuDevice::waits_are_over(const Instr& instr) {
+bool GpuDevice::waits_have_ended(const Instr& instr) {
   return std::all_of(instr.waits.begin(), instr.waits.end(),
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }

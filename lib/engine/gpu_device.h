@@ -23,7 +23,7 @@ class GpuDevice final : public LaneDevice {
   void begin_run(const StepScalars& scalars, bool traced) override;
   void begin_instr(const Instr& instr) override;
   void end_instr(const Instr& instr) override;
-  bool waits_are_over(const Instr& instr) override;
+  bool waits_have_ended(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
   std::vector<RunInterval> intervals() override;

@@ -11,7 +11,7 @@ class HostDevice final : public LaneDevice {
   void begin_run(const StepScalars& scalars, bool) override { scalars_ = &scalars; }
   void begin_instr(const Instr&) override {}
   void end_instr(const Instr&) override {}
-  bool waits_are_over(const Instr&) override { return true; }
+  bool waits_have_ended(const Instr&) override { return true; }
   bool is_asynchronous() const override { return false; }
   std::optional<DeviceTimes> times() override { return std::nullopt; }
   std::vector<RunInterval> intervals() override { return {}; }

@@ -58,7 +58,7 @@ class LaneDevice {
   virtual void begin_instr(const Instr& instr) = 0;
   virtual void end_instr(const Instr& instr) = 0;
   /// Returns whether the instructions for which `instr` waits have ended, not only started.
-  virtual bool waits_are_over(const Instr& instr) = 0;
+  virtual bool waits_have_ended(const Instr& instr) = 0;
   /// Returns whether instructions may still run after the lanes' threads have started them: the
   /// times of those threads then do not show how long instructions run.
   virtual bool is_asynchronous() const = 0;

@@ -95,7 +95,7 @@ ModelState::ModelState(const StepPlan& plan, RankMemory& memory)
     : model_(plan.train.model),
       program_(plan.train.program),
       pieces_(plan.train.pieces),
-      holders_(plan.train.holders),
+      shardings_(plan.train.shardings),
       partition_(plan.partition),
       options_(plan.options.state),
       memory_(memory) {}
@@ -357,8 +357,8 @@ void ModelState::load(InitialWeights initial) {
   ::malloc_trim(0);  // returns the freed buffers of reading to the system: steps do not need them
 }
 
-std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
-  std::vector<StateConversion> conversions = checkpoint.check_states(states());
+std::vector<StateDtypeChange> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
+  std::vector<StateDtypeChange> conversions = checkpoint.check_states(states());
   initial.check_fit(model_);
   measure_row_norms(initial, [&](const UnitStatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
@@ -464,7 +464,7 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
   const auto [unit, start] = location_of(id);
   std::vector<float> room;
-  const int split = holders_[static_cast<size_t>(unit->id)].split_ranks;
+  const int split = shardings_[static_cast<size_t>(unit->id)].split_ranks;
   for (int index = 0; index < split; index += found->copies) {
     const Box part = local_part(*found, index);
     const UnitRange wanted{elements_before(found->shape, part, begin),
@@ -490,8 +490,8 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
 
 int64_t ModelState::gather_bytes(int64_t elements) const {
   const bool divided =
-      std::any_of(holders_.begin(), holders_.end(),
-                  [](const UnitHolders& holders) { return holders.split_ranks > 1; });
+      std::any_of(shardings_.begin(), shardings_.end(),
+                  [](const UnitSharding& sharding) { return sharding.split_ranks > 1; });
   int64_t bytes = 0;
   for (const UnitStatePiece& piece : pieces_)
     if (piece.state == UnitStatePiece::kParam && dtype(piece) != DType::kF32)
@@ -525,13 +525,13 @@ void ModelState::gather_part(const Unit& unit, int index, const UnitRange& wante
                              Communicator& group, std::span<float> out,
                              std::span<std::byte> sectors) const {
   const StateReadOptions reading{.sectors = sectors};
-  const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
+  const UnitSharding& sharding = shardings_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
-  for (int part = 0; part < holders.parts; ++part) {
-    const UnitRange theirs = shard_range(unit, part, holders.parts);
+  for (int part = 0; part < sharding.parts; ++part) {
+    const UnitRange theirs = shard_range(unit, part, sharding.parts);
     const int64_t from = std::max(wanted.begin, theirs.begin);
     const int64_t to = std::min(wanted.end, theirs.end);
-    const int owner = holders.rank(part, index);
+    const int owner = sharding.rank(part, index);
     if (from >= to || (!receives && owner != group.rank())) continue;
     float* there = receives ? out.data() + (from - wanted.begin) : nullptr;
     if (owner != group.rank()) {

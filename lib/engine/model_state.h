@@ -41,7 +41,7 @@ class ModelState {
   /// Fills all state of this rank: trained state from the checkpoint, regardless of the layout that
   /// wrote it, and frozen parameters from `initial`, as at the start of training. Returns the
   /// states that the checkpoint holds in another precision. Throws Error(kBadInput).
-  std::vector<StateConversion> load(Checkpoint& checkpoint, InitialWeights initial);
+  std::vector<StateDtypeChange> load(Checkpoint& checkpoint, InitialWeights initial);
 
   /// Lists the slices that this rank writes into a checkpoint. If several ranks hold copies of a
   /// state, the first of them writes it. The slices refer to the state itself, which must not
@@ -115,7 +115,7 @@ class ModelState {
   const ModelDescription& model_;
   const Program& program_;
   const std::vector<UnitStatePiece>& pieces_;
-  const std::vector<UnitHolders>& holders_;
+  const std::vector<UnitSharding>& shardings_;
   const Partition& partition_;
   const StateOptions& options_;
   RankMemory& memory_;

@@ -10,7 +10,7 @@ void PhaseClock::begin() {
 
 void PhaseClock::record_instr(const Instr& instr, const LaneThreads::ComputeWaits& waits,
                               double seconds) {
-  if (!is_on() || decided_) return;
+  if (!has_pipeline() || decided_) return;
   if (instr.kind == InstrKind::kDecide) {
     decided_ = true;
     seconds_.end_wait_seconds = waits.stage_seconds + waits.other_seconds;

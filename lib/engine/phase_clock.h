@@ -45,7 +45,7 @@ class PhaseClock {
 
  private:
   /// Returns whether there is anything to measure: a program of one stage has no pipeline times.
-  bool is_on() const { return program_.stage.count > 1; }
+  bool has_pipeline() const { return program_.stage.count > 1; }
 
   const Program& program_;
   PipelineSeconds seconds_;

@@ -210,7 +210,7 @@ std::vector<uint64_t> ReplicaCheck::hashes(const HashedStateSet& set) const {
 /// hash is cut into four numbers of 16 bits, whose sums over up to 2^20 ranks are exact in fp64;
 /// the products are compared as integers.
 void ReplicaCheck::check(int64_t step) const {
-  if (!compares()) return;
+  if (!has_replicas()) return;
   constexpr size_t kQuarters = 4;
   std::vector<double> sums(replicated_.size() * kQuarters * 2, 0.0);
   for (const HashedStateSet& set : sets_) {

@@ -26,7 +26,7 @@ class ReplicaCheck {
   ReplicaCheck(const StepPlan& plan, const RankMemory& memory, AllGatherTexts all_gather, Sum sum);
 
   /// Returns whether any two ranks hold copies of the same state.
-  bool compares() const { return !replicated_.empty(); }
+  bool has_replicas() const { return !replicated_.empty(); }
 
   /// Compares the copies of all ranks. Collective. Where copies differ, throws the same
   /// Error(kEnvironment) on all ranks, with the tensor and the ranks that differ: those in the

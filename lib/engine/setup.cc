@@ -66,7 +66,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
           [&, gpu](Tier tier, int64_t lacking) {
             return savings_remedy(
                 memory_savings(config, model_.config, communicators_.rank(),
-                               measure_of(tier, /*shares_memory=*/gpu == nullptr)),
+                               memory_measure_of(tier, /*shares_memory=*/gpu == nullptr)),
                 lacking);
           },
           gpu) {

@@ -131,12 +131,12 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
   return plan;
 }
 
-ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which) {
+ScratchPlan plan_saved(const LayerGraph& graph, SavedValueReader which) {
   std::vector<ValueId> values = graph.with_role(ValueRole::kSaved);
-  if (which != SavedFor::kBackward) {
+  if (which != SavedValueReader::kBackward) {
     const std::vector<int> reads = reads_of(graph, graph.weight_grad);
     std::erase_if(values, [&](ValueId id) {
-      return (reads[static_cast<size_t>(id)] > 0) != (which == SavedFor::kWeightGrad);
+      return (reads[static_cast<size_t>(id)] > 0) != (which == SavedValueReader::kWeightGrad);
     });
   }
   return plan_in_a_row(graph, values);

@@ -24,15 +24,16 @@ struct ScratchPlan {
 /// `backward`, all in `input_grad` and in `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
-/// SavedFor selects values among those that forward leaves for backward.
-enum class SavedFor : uint8_t {
+/// SavedValueReader selects, of the values that forward leaves for backward, those of one reader.
+enum class SavedValueReader : uint8_t {
   kBackward,    // all of them
   kInputGrad,   // those that `weight_grad` does not read
   kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` also reads them
 };
 
 /// Places the values that forward leaves for backward in one buffer; 64-byte aligned.
-ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which = SavedFor::kBackward);
+ScratchPlan plan_saved(const LayerGraph& graph,
+                       SavedValueReader which = SavedValueReader::kBackward);
 
 /// Places the values that `input_grad` leaves for `weight_grad` in one buffer; 64-byte aligned. The
 /// weight gradients also read kSaved values, the values given to the layer, and gradients at its

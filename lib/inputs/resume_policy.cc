@@ -25,12 +25,12 @@ constexpr std::string_view kMayChange[] = {"topology", "products", "sums", "atte
                                            "data.validation"};
 
 /// Returns whether the value of a field is compared in another one: the seed in config.train.seed,
-/// the key of a config where its row of the schema says (OnResume::kPartOfOtherKey).
+/// the key of a config where its row of the schema says (ResumeRule::kPartOfOtherKey).
 bool is_part_of_other_key(const std::string& field) {
   if (field == "seed") return true;
   return std::any_of(
       Schema::get().fields().begin(), Schema::get().fields().end(), [&](const Field& key) {
-        return key.on_resume == OnResume::kPartOfOtherKey && field == cat(kConfig, key.path());
+        return key.on_resume == ResumeRule::kPartOfOtherKey && field == cat(kConfig, key.path());
       });
 }
 
@@ -70,7 +70,7 @@ const std::vector<std::string>& always_may_change() {
     for (const Section& section : Schema::get().sections())
       if (section.may_change) all.push_back(cat(kConfig, section.path));
     for (const Field& key : Schema::get().fields())
-      if (key.on_resume == OnResume::kMayChange) all.push_back(cat(kConfig, key.path()));
+      if (key.on_resume == ResumeRule::kMayChange) all.push_back(cat(kConfig, key.path()));
     return all;
   }();
   return kAll;
@@ -95,7 +95,7 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   return changes;
 }
 
-std::string conversion_notice(const std::string& folder, const StateConversion& conversion) {
+std::string conversion_notice(const std::string& folder, const StateDtypeChange& conversion) {
   return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ",
              dtype_name(conversion.stored), "; this run keeps ",
              conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),

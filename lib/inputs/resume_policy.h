@@ -11,7 +11,7 @@
 namespace ftrun {
 
 /// Lists the fields of a manifest, each with all fields below it, that a resume may always change;
-/// those of the config are what the rows of the schema say (OnResume, Section::may_change).
+/// those of the config are what the rows of the schema say (ResumeRule, Section::may_change).
 const std::vector<std::string>& always_may_change();
 
 /// Compares the run that `before` describes with the run that is about to continue it. Throws
@@ -27,6 +27,6 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 void check_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base);
 
 /// Describes which states of a checkpoint a run keeps in another precision, and the effect on them.
-std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
+std::string conversion_notice(const std::string& folder, const StateDtypeChange& conversion);
 
 }  // namespace ftrun

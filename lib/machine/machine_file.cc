@@ -261,7 +261,7 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   MachineSection top(root, "", problems);
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
-  for (const StackEfficiency& efficiency : kStackEfficiencies)
+  for (const EfficiencyField& efficiency : kStackEfficiencies)
     stack.*efficiency.value = top.factor(efficiency.key, 1);
   stack.recomputes_whole_layers = top.flag("recomputes_whole_layers");
   top.allow("sources");  // only people read it

@@ -27,12 +27,12 @@ struct SoftwareStack {
   bool operator==(const SoftwareStack&) const = default;
 };
 
-/// StackEfficiency is a share of a stack with its key in stack files.
-struct StackEfficiency {
+/// EfficiencyField is a share of a stack with its key in stack files.
+struct EfficiencyField {
   const char* key;
   double SoftwareStack::*value;
 };
-inline constexpr StackEfficiency kStackEfficiencies[] = {{"products", &SoftwareStack::matmul},
+inline constexpr EfficiencyField kStackEfficiencies[] = {{"products", &SoftwareStack::matmul},
                                                          {"attention", &SoftwareStack::attention},
                                                          {"memory", &SoftwareStack::memory},
                                                          {"node", &SoftwareStack::intra_node},

@@ -83,8 +83,8 @@ class ModuleChoice {
       }
   }
 
-  LowRank adapter_of(const std::string& module) {
-    LowRank adapter;
+  LowRankAdapter adapter_of(const std::string& module) {
+    LowRankAdapter adapter;
     adapter.rank = first_match(ranks_, module).value_or(options_.r);
     const double alpha = first_match(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
@@ -222,7 +222,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
       if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
-      const LowRank low_rank = choice.adapter_of(module);
+      const LowRankAdapter low_rank = choice.adapter_of(module);
       for (const Projection projection : linear.projections)
         block.by_projection[static_cast<size_t>(projection)] = low_rank;
       any = true;

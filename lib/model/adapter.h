@@ -13,26 +13,26 @@
 
 namespace ftrun {
 
-/// LowRank is the low-rank adapter of one linear layer (Hu et al. 2021): y += scale B
+/// LowRankAdapter is the low-rank adapter of one linear layer (Hu et al. 2021): y += scale B
 /// (A dropout(x)) with A [rank, inputs] and B [outputs, rank].
-struct LowRank {
+struct LowRankAdapter {
   /// The rank of the adapter; 0: the linear layer has none.
   int64_t rank = 0;
   double scale = 0;
-  auto operator<=>(const LowRank&) const = default;
+  auto operator<=>(const LowRankAdapter&) const = default;
 };
 
 /// BlockAdapter holds the adapters of a block's linear layers.
 struct BlockAdapter {
   /// The adapter of each linear layer; those of one module (TensorNames::linear_layers) have the
   /// same adapter.
-  std::array<LowRank, kProjections> by_projection;
+  std::array<LowRankAdapter, kProjections> by_projection;
   /// Says whether the block's linear layers have magnitudes (Liu et al. 2024, "DoRA"): row o of W +
   /// scale B A is divided by its norm and multiplied by the magnitude m[o], which trains and begins
   /// as that norm.
   bool magnitudes = false;
 
-  const LowRank& at(Projection projection) const {
+  const LowRankAdapter& at(Projection projection) const {
     return by_projection[static_cast<size_t>(projection)];
   }
   auto operator<=>(const BlockAdapter&) const = default;

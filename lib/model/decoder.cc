@@ -157,7 +157,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   struct Module {
     std::string name;
     int64_t columns;
-    LowRank low_rank;
+    LowRankAdapter low_rank;
   };
   MatrixParams::LoraParams lora;
   lora.dropout = dropout;
@@ -168,7 +168,8 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
     if (of_module.empty()) continue;
     int64_t columns = 0;
     for (const LinearLayer& linear : of_module) columns += local_outputs(linear, split);
-    if (const LowRank& low_rank = adapter.at(of_module.front().projection); low_rank.rank > 0) {
+    if (const LowRankAdapter& low_rank = adapter.at(of_module.front().projection);
+        low_rank.rank > 0) {
       ranks += low_rank.rank;
       lora.attrs.parts.push_back({column, low_rank.scale});
       lora.dora.parts.push_back({column, columns});

@@ -118,7 +118,7 @@ TensorId TensorTable::add_lora_b(TensorInfo tensor) {
   return add(std::move(tensor));
 }
 
-TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low_rank) {
+TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRankAdapter& low_rank) {
   tensor.initial = {InitialSource::kRowNorms, low_rank.scale};
   return add(std::move(tensor));
 }
@@ -166,7 +166,7 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
         table.add_norm(names.in_block(layer, module_name(names, c, *norm)), c);
   }
   for (const LinearModule& module : modules) {
-    const LowRank& low_rank = adapter.at(module.projections.front());
+    const LowRankAdapter& low_rank = adapter.at(module.projections.front());
     if (low_rank.rank == 0) continue;
     const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
     const auto added = table.add_lora(

@@ -46,7 +46,7 @@ class TensorTable {
   /// linear layers, one linear layer after the other.
   struct LoraModule {
     std::string path;
-    LowRank low_rank;
+    LowRankAdapter low_rank;
     bool magnitudes;
     std::vector<LinearLayer> linear_layers;
   };
@@ -118,7 +118,7 @@ class TensorTable {
 
   TensorId add_lora_a(TensorInfo tensor);
   TensorId add_lora_b(TensorInfo tensor);
-  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low_rank);
+  TensorId add_magnitudes(TensorInfo tensor, const LowRankAdapter& low_rank);
   /// The scale of PEFT's orthogonal initialization.
   static constexpr double kOrthogonalScale = 0.1;
   /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),

@@ -25,10 +25,10 @@ struct DynamicCodeMap {
   float least[kCodes] = {};
 };
 
-/// CodeGuessTable is a lookup table that gives a first guess of the code of a share. It sorts
+/// CodeLookupTable is a lookup table that gives a first guess of the code of a share. It sorts
 /// shares into cells by their sign and the 15 bits after it, from 2^-23 on, and holds the code of
 /// the smallest share of each cell. The shares of a cell have at most two different codes.
-struct CodeGuessTable {
+struct CodeLookupTable {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
   /// Cells of positive shares, then of negative ones. Kernels read a 4-byte word at a cell, so
   /// three bytes follow the last cell.
@@ -88,14 +88,14 @@ consteval DynamicCodeMap make_code_map(bool has_negative) {
   return map;
 }
 
-consteval CodeGuessTable make_code_guesses(const DynamicCodeMap& map) {
+consteval CodeLookupTable make_code_guesses(const DynamicCodeMap& map) {
   using namespace code_map_detail;
-  CodeGuessTable guesses;
-  for (uint32_t cell = 0; cell < CodeGuessTable::kCells; ++cell) {
-    const uint32_t first = (CodeGuessTable::kFirst + cell) << 16;
+  CodeLookupTable guesses;
+  for (uint32_t cell = 0; cell < CodeLookupTable::kCells; ++cell) {
+    const uint32_t first = (CodeLookupTable::kFirst + cell) << 16;
     const uint32_t last = first | 0xFFFF;
     guesses.codes[cell] = static_cast<uint8_t>(code_of(map, cell == 0 ? 0.0F : float_of(first)));
-    guesses.codes[CodeGuessTable::kCells + cell] =
+    guesses.codes[CodeLookupTable::kCells + cell] =
         static_cast<uint8_t>(code_of(map, -float_of(last)));
   }
   return guesses;

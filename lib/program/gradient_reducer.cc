@@ -100,7 +100,7 @@ BufferRange GradientReducer::assign_gradient_range(const ParamLocation& location
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
-bool GradientReducer::must_begin_as_zero(UnitId id, TensorId tensor) const {
+bool GradientReducer::must_be_zeroed_first(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
   if (first == last || !options_.pipeline.stage_has_layer(options_.pipeline_stage, last))
@@ -137,7 +137,7 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
           {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const TensorSlice& slice : placement_.unit(use.unit).slices) {
-    if (must_begin_as_zero(use.unit, slice.tensor)) continue;
+    if (must_be_zeroed_first(use.unit, slice.tensor)) continue;
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }

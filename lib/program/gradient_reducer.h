@@ -56,7 +56,7 @@ class GradientReducer {
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
   /// the backward pass of the embedding adds to all gradients that it writes, including gradients
   /// that the head's backward pass has not written.
-  bool must_begin_as_zero(UnitId id, TensorId tensor) const;
+  bool must_be_zeroed_first(UnitId id, TensorId tensor) const;
   /// Returns instructions that zero the ranges that no operation list overwrites: padding, and
   /// tensors whose first operation list adds. Returns nothing if the lists overwrite the whole
   /// gradient.

@@ -54,10 +54,11 @@ OpListInfo::OpListInfo(const LayerGraph& graph, const std::vector<Op>& ops)
       scratch(graph, plan_scratch(graph, op_list)) {}
 
 GraphStorage::GraphStorage(const LayerGraph& graph, bool separate_weight_grads)
-    : saved(graph, plan_saved(graph, separate_weight_grads ? SavedFor::kWeightGrad
-                                                           : SavedFor::kBackward)),
-      saved_for_input_grad(graph, separate_weight_grads ? plan_saved(graph, SavedFor::kInputGrad)
-                                                        : ScratchPlan()),
+    : saved(graph, plan_saved(graph, separate_weight_grads ? SavedValueReader::kWeightGrad
+                                                           : SavedValueReader::kBackward)),
+      saved_for_input_grad(graph, separate_weight_grads
+                                      ? plan_saved(graph, SavedValueReader::kInputGrad)
+                                      : ScratchPlan()),
       deferred(graph, plan_deferred(graph)),
       graph_(&graph) {}
 

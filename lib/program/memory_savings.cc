@@ -173,14 +173,14 @@ std::vector<MemorySaving> best_of_each_key(const std::vector<MemorySaving>& sort
 
 }  // namespace
 
-MemoryMeasure measure_of(Tier tier, bool shares_memory) {
+MemoryMeasure memory_measure_of(Tier tier, bool shares_memory) {
   if (shares_memory && tier != Tier::kNvme)
     return [](const MemoryPlan& plan) { return plan.main_memory(); };
   return [tier](const MemoryPlan& plan) { return plan.at(tier).total; };
 }
 
-MemoryMeasure measure_of(Tier tier, const Config& config) {
-  return measure_of(tier, /*shares_memory=*/config.device != DeviceKind::kCuda);
+MemoryMeasure memory_measure_of(Tier tier, const Config& config) {
+  return memory_measure_of(tier, /*shares_memory=*/config.device != DeviceKind::kCuda);
 }
 
 std::vector<MemorySaving> memory_savings(const Config& config, const ModelConfig& model, int rank,

@@ -25,9 +25,9 @@ using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 
 /// Returns the measure of the memory that holds a tier. If the device tier and the host tier are
 /// both main memory (`shares_memory`, without a GPU), the measure of either counts both.
-MemoryMeasure measure_of(Tier tier, bool shares_memory);
+MemoryMeasure memory_measure_of(Tier tier, bool shares_memory);
 /// Returns the measure of the memory that holds a tier on the device of this config.
-MemoryMeasure measure_of(Tier tier, const Config& config);
+MemoryMeasure memory_measure_of(Tier tier, const Config& config);
 
 /// Lists changes that save memory, the largest saving first, one for each key. Each change is
 /// measured alone, by planning the steps of `rank` again. Changes that this build would refuse

@@ -122,23 +122,23 @@ inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
+/// UnitSharding specifies which ranks of GroupCollection::model hold a unit's weights that the
 /// optimizer updates. `split_ranks` neighboring ranks divide the unit's tensors among themselves:
 /// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
 /// of the unit is divided into `parts`.
-struct UnitHolders {
+struct UnitSharding {
   int first = 0;
   int split_ranks = 1;
   int parts = 1;
   /// Returns the rank that holds part `part` of neighbor `index`'s share of the unit.
   int rank(int part, int index) const { return first + part * split_ranks + index; }
-  bool operator==(const UnitHolders&) const = default;
+  bool operator==(const UnitSharding&) const = default;
 };
 
-/// Returns the holders of a unit whose first pipeline stage is `stage`. If the unit `is_sharded`,
+/// Returns the sharding of a unit whose first pipeline stage is `stage`. If the unit `is_sharded`,
 /// each state rank holds a part of it; otherwise each holds all of it.
-inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage,
-                                bool is_sharded) {
+inline UnitSharding unit_sharding(const StateOptions& state, const Unit& unit, int stage,
+                                  bool is_sharded) {
   const int parts = is_sharded ? shard_place(state, unit).count : 1;
   return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
 }

@@ -159,16 +159,16 @@ std::vector<UnitStatePiece> list_unit_state_pieces(Program& program, const Model
   return pieces.release();
 }
 
-std::vector<UnitHolders> holders_of_units(const StateOptions& options,
-                                          const UnitPlacement& placement) {
-  std::vector<UnitHolders> holders;
+std::vector<UnitSharding> sharding_of_units(const StateOptions& options,
+                                            const UnitPlacement& placement) {
+  std::vector<UnitSharding> shardings;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
     const bool master = placement.trains() && state.has_master;
-    holders.push_back(unit_holders(options, unit, state.first_stage,
-                                   master ? state.sharded.optimizer : state.sharded.parameters));
+    shardings.push_back(unit_sharding(options, unit, state.first_stage,
+                                      master ? state.sharded.optimizer : state.sharded.parameters));
   }
-  return holders;
+  return shardings;
 }
 
 }  // namespace ftrun

@@ -15,8 +15,8 @@ std::vector<UnitStatePiece> list_unit_state_pieces(Program& program, const Model
                                                    const StateOptions& options,
                                                    const UnitPlacement& placement);
 
-/// Returns the holders of each unit, indexed by unit id.
-std::vector<UnitHolders> holders_of_units(const StateOptions& options,
-                                          const UnitPlacement& placement);
+/// Returns the sharding of each unit, indexed by unit id.
+std::vector<UnitSharding> sharding_of_units(const StateOptions& options,
+                                            const UnitPlacement& placement);
 
 }  // namespace ftrun

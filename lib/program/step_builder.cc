@@ -405,7 +405,7 @@ GradientWrite StepBuilder::record_writes(size_t layer, int32_t micro_batch,
     const bool separately = placement_.spec(unit).reduces_each_micro_batch;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[separately ? micro_batch : -1].insert(tensor).second;
-      (first && !gradients_.must_begin_as_zero(unit, tensor) ? overwrites : adds) = true;
+      (first && !gradients_.must_be_zeroed_first(unit, tensor) ? overwrites : adds) = true;
     }
   }
   require(!(adds && overwrites), "the gradients of a list are all new or all known");
@@ -557,7 +557,7 @@ StepProgram StepBuilder::finish() {
   Program program = merge_insertions(std::move(program_), std::move(moves));
   program = assign_arena_offsets(add_waits(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
-  return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};
+  return {std::move(program), std::move(pieces_), sharding_of_units(options_.state, placement_)};
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ struct StepOptions {
 struct StepProgram {
   Program program;
   std::vector<UnitStatePiece> pieces;
-  std::vector<UnitHolders> holders;
+  std::vector<UnitSharding> shardings;
 };
 
 /// Builds one optimizer step with passes applied: the actions of the schedule, reduction of

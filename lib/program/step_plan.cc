@@ -143,7 +143,7 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
 
 ProgramPlan program_plan(ModelDescription model, StepProgram step) {
   return {std::move(model), std::move(step.program), std::move(step.pieces),
-          std::move(step.holders)};
+          std::move(step.shardings)};
 }
 
 }  // namespace

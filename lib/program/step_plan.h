@@ -22,7 +22,7 @@ struct ProgramPlan {
   ModelDescription model;
   Program program;
   std::vector<UnitStatePiece> pieces;
-  std::vector<UnitHolders> holders;
+  std::vector<UnitSharding> shardings;
 };
 
 /// StepPlan holds all programs that a rank will run. It is made from configs alone, without tensors

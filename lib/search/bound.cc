@@ -142,8 +142,8 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
   cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, node_span) +
                                collective_seconds_of_list(task_, graph, graph.backward, node_span);
   cost.saved = plan_saved(graph).bytes;
-  cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
-  cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
+  cost.saved_for_weights = plan_saved(graph, SavedValueReader::kWeightGrad).bytes;
+  cost.saved_for_inputs = plan_saved(graph, SavedValueReader::kInputGrad).bytes;
   cost.deferred = plan_deferred(graph).bytes;
   return cost;
 }

@@ -171,7 +171,7 @@ std::variant<Config, std::string> resolve_layout(const SearchTask& task, const L
   ResolveContext context = task.context;
   context.world_size = layout.ranks();
   context.local_ranks = layout.ranks() / task.nodes;
-  Resolution resolution = resolve(written, context);
+  ResolvedConfig resolution = resolve(written, context);
   for (const Problem& problem : resolution.problems)
     if (problem.severity == Severity::kError) return problem.message;
   if (!resolution.unsupported.empty())

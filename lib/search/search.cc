@@ -270,7 +270,7 @@ class Search {
   /// Plans layouts fully until no other layout can be faster, in the order of PlanOrder.
   void plan_best() {
     const PlanOrder order(candidates_);
-    while (!time_.has_spent(kPlanningShare)) {
+    while (!time_.has_spent_share(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
         break;
@@ -300,7 +300,7 @@ class Search {
     std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_.at(i).may_fit || candidates_.is_attempted(i)) continue;
-      if (candidates_.has_fitting(numbers) || time_.has_spent(1)) return;
+      if (candidates_.has_fitting(numbers) || time_.has_spent_share(1)) return;
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
       if (tries++ < kPlansOfSetting) {
         plan({i});

@@ -20,7 +20,7 @@ class TimeBudget {
 
   double elapsed_seconds() const { return seconds_since(begin_); }
   double remaining_seconds() const { return seconds_ - elapsed_seconds(); }
-  bool has_spent(double share) const { return elapsed_seconds() > share * seconds_; }
+  bool has_spent_share(double share) const { return elapsed_seconds() > share * seconds_; }
   /// Returns whether the part of the time that is for bounds is over.
   bool bounds_time_is_over() const { return elapsed_seconds() > bounds_seconds_; }
 

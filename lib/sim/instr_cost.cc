@@ -118,7 +118,7 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   const std::string kind = instr_slowdown_key(instr);
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
-  if (!machine_.has_gpus || !touches(instr, Tier::kHost))
+  if (!machine_.has_gpus || !uses_tier(instr, Tier::kHost))
     return seconds_with_slowdown(rates_, kind, bytes / rates_.memory_bandwidth);
   if (machine_.host_memory_bandwidth == 0)
     throw Error(ExitCode::kUsage,
@@ -127,7 +127,7 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   return bytes / machine_.host_memory_bandwidth;
 }
 
-bool InstrCosts::touches(const Instr& instr, Tier tier) const {
+bool InstrCosts::uses_tier(const Instr& instr, Tier tier) const {
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const BufferRange& range : *ranges)
       if (program_.at(range.buffer).tier == tier) return true;

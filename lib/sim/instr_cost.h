@@ -43,7 +43,7 @@ class InstrCosts {
   double seconds_of_op(const LayerGraph& graph, const Op& op) const;
   double seconds_not_recomputed(const LayerGraph& graph) const;
   double seconds_of_bytes(const Instr& instr) const;
-  bool touches(const Instr& instr, Tier tier) const;
+  bool uses_tier(const Instr& instr, Tier tier) const;
   double seconds_of_copy(const Instr& instr) const;
   double seconds_of_collective(const Instr& instr) const;
   int ranks_on_node_along(const CollectiveAttrs& over) const;

@@ -42,7 +42,7 @@ World world_of_all(const std::vector<const Program*>& programs) {
 // cells.
 
 template <class Symbol>
-inline uint64_t Interpreter::read(const RangeCells<Symbol>& cells, int64_t element) {
+inline uint64_t Interpreter::read(const RangeSymbols<Symbol>& cells, int64_t element) {
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
   if (cells.size == 1) return value;
@@ -112,7 +112,7 @@ auto Interpreter::find_cells(Rank& rank, const BufferRange& range, DType dtype) 
   const int64_t offset = is_persistent ? range.offset : buffer.arena_offset + range.offset;
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   auto* const at = memory.data() + offset / 2;
-  return RangeCells<std::remove_pointer_t<decltype(memory.data())>>{
+  return RangeSymbols<std::remove_pointer_t<decltype(memory.data())>>{
       at, size, divide_up(range.bytes / 2, size)};
 }
 

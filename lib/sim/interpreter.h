@@ -62,17 +62,17 @@ class Interpreter {
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
     uint64_t scale = 0;
   };
-  /// RangeCells holds the symbols of a range of a buffer. A cell stands for two bytes, so an
+  /// RangeSymbols holds the symbols of a range of a buffer. A cell stands for two bytes, so an
   /// element may have several cells.
   template <class Symbol>
-  struct RangeCells {
+  struct RangeSymbols {
     Symbol* at;
     int64_t size;   // cells per element
     int64_t count;  // elements
   };
 
-  using Cells = RangeCells<uint64_t>;
-  using ConstCells = RangeCells<const uint64_t>;
+  using Cells = RangeSymbols<uint64_t>;
+  using ConstCells = RangeSymbols<const uint64_t>;
   struct CollectedState;
 
   template <class Rank>
@@ -81,7 +81,7 @@ class Interpreter {
   static Cells cells(SymbolicRank& rank, const BufferRange& range);
   static ConstCells cells(const SymbolicRank& rank, const BufferRange& range);
   template <class Symbol>
-  static uint64_t read(const RangeCells<Symbol>& cells, int64_t element);
+  static uint64_t read(const RangeSymbols<Symbol>& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
   void execute(Walk::LaneHead lane_head);

@@ -28,7 +28,7 @@ RankClassPlans::RankClassPlans(const Config& config, const ModelConfig& model, i
     plans_.push_back(c == own_class ? &own : &others_.emplace_back());
   std::vector<int> ranks;
   for (int32_t c = 0; c < classes_.count(); ++c)
-    if (c != own_class) ranks.push_back(rank_of(c));
+    if (c != own_class) ranks.push_back(representative_of(c));
   run_in_parallel(ranks.size(), [&](size_t i) {
     if (before_each) before_each();
     others_[i] = plan_steps(config, model, ranks[i]);

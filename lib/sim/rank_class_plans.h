@@ -47,7 +47,9 @@ class RankClassPlans {
 
   const RankClasses& classes() const { return classes_; }
   /// Return the rank that represents a class, and its plan.
-  int rank_of(int32_t rank_class) const { return ranks_[static_cast<size_t>(rank_class)]; }
+  int representative_of(int32_t rank_class) const {
+    return ranks_[static_cast<size_t>(rank_class)];
+  }
   const StepPlan& plan(int32_t rank_class) const {
     return *plans_[static_cast<size_t>(rank_class)];
   }

@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// BlockMerger merges the instructions of one lane into blocks.
-class BlockMerger {
+/// BarMerger merges the instructions of one lane into bars.
+class BarMerger {
  public:
-  BlockMerger(Picoseconds pixel, std::vector<LaneBlock>& blocks) : pixel_(pixel), blocks_(blocks) {}
+  BarMerger(Picoseconds pixel, std::vector<LaneBar>& bars) : pixel_(pixel), bars_(bars) {}
 
   void add(const TimelineInstr& one) {
     const Picoseconds takes = one.end - one.begin;
@@ -21,7 +21,7 @@ class BlockMerger {
     if (!is_short || !open_ || open_->end - open_->begin >= pixel_ ||
         one.begin - open_->end >= pixel_)
       close();
-    if (!open_) open_ = LaneBlock{.begin = one.begin, .first = one.instr};
+    if (!open_) open_ = LaneBar{.begin = one.begin, .first = one.instr};
     open_->end = one.end;
     open_->busy += takes;
     open_->last = one.instr;
@@ -34,15 +34,15 @@ class BlockMerger {
     if (!open_) return;
     const auto longest = std::max_element(by_kind_.begin(), by_kind_.end());
     open_->kind = kWorkKinds[static_cast<size_t>(longest - by_kind_.begin())];
-    blocks_.push_back(*open_);
+    bars_.push_back(*open_);
     open_.reset();
     by_kind_ = {};
   }
 
  private:
   Picoseconds pixel_;
-  std::vector<LaneBlock>& blocks_;
-  std::optional<LaneBlock> open_;
+  std::vector<LaneBar>& bars_;
+  std::optional<LaneBar> open_;
   std::array<Picoseconds, kWorkKinds.size()> by_kind_{};
 };
 
@@ -71,17 +71,17 @@ std::string_view work_name(WorkKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-std::vector<LaneBlocks> lane_blocks(const RankTimeline& rank, Picoseconds pixel) {
-  std::map<Lane, LaneBlocks> lanes;
-  std::map<Lane, BlockMerger> mergers;
+std::vector<LaneBars> lane_blocks(const RankTimeline& rank, Picoseconds pixel) {
+  std::map<Lane, LaneBars> lanes;
+  std::map<Lane, BarMerger> mergers;
   for (const TimelineInstr& one : rank.instrs) {
     if (one.begin == one.end) continue;
-    LaneBlocks& lane = lanes[one.instr->lane];
+    LaneBars& lane = lanes[one.instr->lane];
     lane.lane = one.instr->lane;
     lane.busy += one.end - one.begin;
-    mergers.try_emplace(lane.lane, pixel, lane.blocks).first->second.add(one);
+    mergers.try_emplace(lane.lane, pixel, lane.bars).first->second.add(one);
   }
-  std::vector<LaneBlocks> all;
+  std::vector<LaneBars> all;
   for (auto& [lane, merger] : mergers) {
     merger.close();
     all.push_back(std::move(lanes.at(lane)));
@@ -93,25 +93,25 @@ StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds 
                      size_t max_count) {
   for (int64_t pixels = 4000;; pixels /= 2) {
     StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
-    size_t blocks = 0;
+    size_t bars = 0;
     for (const RankTimeline* rank : ranks) {
       lanes.ranks.push_back(lane_blocks(*rank, lanes.pixel));
-      for (const LaneBlocks& lane : lanes.ranks.back()) blocks += lane.blocks.size();
+      for (const LaneBars& lane : lanes.ranks.back()) bars += lane.bars.size();
     }
-    if (blocks <= max_count || pixels <= 1) return lanes;
+    if (bars <= max_count || pixels <= 1) return lanes;
   }
 }
 
-std::vector<MemoryPoint> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
-                                          size_t max_count) {
+std::vector<MemorySample> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
+                                           size_t max_count) {
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);
   const auto parts = static_cast<Picoseconds>(max_count);
   const Picoseconds width = std::max<Picoseconds>(divide_up(end, parts), 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
-  std::vector<MemoryPoint> points;
+  std::vector<MemorySample> points;
   // Each part of the step begins with the bytes in use at the end of the previous part.
-  MemoryPoint peak;
+  MemorySample peak;
   CategoryBytes now{};
   Picoseconds part = 0;
   const auto next_part = [&](Picoseconds to) {

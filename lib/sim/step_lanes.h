@@ -16,9 +16,9 @@ WorkKind work_kind(const Instr& instr);
 /// Returns "forward", "weight gradients", "communication", ...
 std::string_view work_name(WorkKind kind);
 
-/// LaneBlock is one instruction of a lane, or several neighboring instructions that are too short
+/// LaneBar is one instruction of a lane, or several neighboring instructions that are too short
 /// to be drawn separately.
-struct LaneBlock {
+struct LaneBar {
   Picoseconds begin = 0;
   Picoseconds end = 0;
   /// The sum of the times of the block's instructions.
@@ -31,35 +31,35 @@ struct LaneBlock {
   WorkKind kind = WorkKind::kOther;
 };
 
-/// LaneBlocks holds what one lane of a rank does in a step.
-struct LaneBlocks {
+/// LaneBars holds what one lane of a rank does in a step.
+struct LaneBars {
   Lane lane = Lane::kCompute;
   Picoseconds busy = 0;
-  std::vector<LaneBlock> blocks;
+  std::vector<LaneBar> bars;
 };
 
-/// Lists the blocks of all lanes of a rank that have work, by lane. Instructions shorter than
+/// Lists the bars of all lanes of a rank that have work, by lane. Instructions shorter than
 /// `pixel` are merged with equally short neighbors less than a pixel away, until a pixel is full.
-/// So a lane has at most three blocks per pixel, plus one. Instructions that take no time are left
+/// So a lane has at most three bars per pixel, plus one. Instructions that take no time are left
 /// out.
-std::vector<LaneBlocks> lane_blocks(const RankTimeline& rank, Picoseconds pixel);
+std::vector<LaneBars> lane_blocks(const RankTimeline& rank, Picoseconds pixel);
 
 /// StepLanes holds the lanes of several ranks, drawn at the same scale.
 struct StepLanes {
   Picoseconds pixel = 1;
   /// Lanes by rank, in the order of the argument of step_lanes().
-  std::vector<std::vector<LaneBlocks>> ranks;
+  std::vector<std::vector<LaneBars>> ranks;
 };
 
 /// Draws the lanes at the finest scale of 4,000, 2,000, 1,000, ... pixels per step at which all
-/// lanes together have at most `max_count` blocks. At the coarsest scale, 1 pixel per step, they
+/// lanes together have at most `max_count` bars. At the coarsest scale, 1 pixel per step, they
 /// may have more.
 StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
                      size_t max_count);
 
-/// MemoryPoint holds the bytes of a tier's arenas that are in use from this point until the next
+/// MemorySample holds the bytes of a tier's arenas that are in use from this point until the next
 /// one.
-struct MemoryPoint {
+struct MemorySample {
   Picoseconds begin = 0;
   CategoryBytes bytes{};
 };
@@ -67,7 +67,7 @@ struct MemoryPoint {
 /// Lists the bytes in use in the arenas of a rank's tier during a step that ends at `end`, timed by
 /// its compute instructions. The step is cut into `max_count` parts of equal length; the list has
 /// the peak of each part that differs from the part before it.
-std::vector<MemoryPoint> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
-                                          size_t max_count);
+std::vector<MemorySample> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
+                                           size_t max_count);
 
 }  // namespace ftrun

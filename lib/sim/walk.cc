@@ -289,7 +289,7 @@ std::span<const int32_t> Walk::joint_members(LaneHead lane_head) const {
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) const {
+bool Walk::waits_have_ended(const WalkedRank& rank, const LaneSchedule::Entry& entry) const {
   for (int32_t w = entry.first_wait; w < entry.end_wait; ++w) {
     const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.entries) return false;
@@ -302,7 +302,7 @@ void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.schedule->used_lanes) {
     const LaneHead lane_head{number, lane};
-    if (has_arrived(lane_head) || at_end(lane_head) || !waits_done(rank, entry(lane_head)))
+    if (has_arrived(lane_head) || at_end(lane_head) || !waits_have_ended(rank, entry(lane_head)))
       continue;
     lane_at(rank, lane).arrived = true;
     arrive(lane_head);

@@ -152,7 +152,7 @@ class Walk {
     return lane_at(at(lane_head.rank), lane_head.lane).arrived;
   }
   bool runs_in_step(const LaneSchedule::Entry& entry) const { return finite_ || !entry.if_finite; }
-  bool waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) const;
+  bool waits_have_ended(const WalkedRank& rank, const LaneSchedule::Entry& entry) const;
   void advance_lanes(int32_t rank);
   void arrive(LaneHead lane_head);
   void join_collective(LaneHead lane_head, GroupId group);

@@ -27,7 +27,7 @@ class SetupModel : public CheckpointedState {
   void load_initial(const AdapterFolder* adapter) override {
     setup_.state().load(initial_weights(adapter));
   }
-  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
+  std::vector<StateDtypeChange> load(Checkpoint& checkpoint) override {
     return setup_.state().load(checkpoint, initial_weights(nullptr));
   }
   std::vector<StateTensorSlice> slices() override {

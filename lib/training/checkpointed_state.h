@@ -34,7 +34,7 @@ class CheckpointedState {
   virtual void load_initial(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
   /// states that the checkpoint stores in another precision.
-  virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
+  virtual std::vector<StateDtypeChange> load(Checkpoint& checkpoint) = 0;
   /// Lists the slices of the state itself. They must not change while they are read.
   virtual std::vector<StateTensorSlice> slices() = 0;
   /// Copies the current state and lists the slices of the copy, which may be read while training

@@ -75,7 +75,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
 }
 
 void Checkpointer::load_state(Checkpoint& checkpoint) {
-  for (const StateConversion& conversion : parts_.model.load(checkpoint))
+  for (const StateDtypeChange& conversion : parts_.model.load(checkpoint))
     if (session_.is_first()) log_notice(conversion_notice(checkpoint.folder(), conversion));
 }
 

@@ -34,7 +34,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
       setup_.plan(), setup_.memory(),
       [this](const std::string& text) { return session_.all_gather_text("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
-  if (!replicas_->compares())
+  if (!replicas_->has_replicas())
     journal.print(
         "no state is replicated across ranks, so train.check_replicas cannot detect silent "
         "corruption");

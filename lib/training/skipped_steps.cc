@@ -50,7 +50,7 @@ void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& 
   if (scaler) scaler_.restore(*scaler);
 }
 
-std::string SkippedSteps::where() const {
+std::string SkippedSteps::location_text() const {
   if (!search_) return "";
   if (search_->repeat_is_finite)
     return ": re-running the step gave finite values, so this machine is not deterministic";
@@ -76,20 +76,20 @@ std::string SkippedSteps::add_step(int64_t step, bool finite,
   ++consecutive_;
   if (search) search_ = search;
   return cat("step ", step, ": the loss or the gradient is not finite; the update was skipped (",
-             consecutive_, " in a row)", where());
+             consecutive_, " in a row)", location_text());
 }
 
 void SkippedSteps::refuse_too_many(int64_t step) const {
   if (scaler_.is_exhausted())
     throw Error(ExitCode::kNumerical,
                 cat("step ", step, ": the gradients overflow at the smallest loss scale (",
-                    scaler_.scale(), ")", where()),
+                    scaler_.scale(), ")", location_text()),
                 "lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
   if (consecutive_ < limit_) return;
   throw Error(
       ExitCode::kNumerical,
       cat("step ", step, ": the loss or the gradient was not finite for ", consecutive_,
-          consecutive_ == 1 ? " step" : " steps in a row", where()),
+          consecutive_ == 1 ? " step" : " steps in a row", location_text()),
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
@@ -97,7 +97,7 @@ void SkippedSteps::refuse_if_no_step_trained(int64_t steps) const {
   if (steps == 0 || total_ < steps) return;
   throw Error(ExitCode::kNumerical,
               cat("the loss or the gradient was not finite in ",
-                  steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
+                  steps == 1 ? "the only step" : cat("all ", steps, " steps"), location_text(),
                   ": nothing was trained"),
               scaler_.expects_overflow()
                   ? "train more steps, so that the loss scale becomes small enough, or lower "

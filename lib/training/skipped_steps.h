@@ -72,7 +72,7 @@ class SkippedSteps {
   void refuse_if_no_step_trained(int64_t steps) const;
 
  private:
-  std::string where() const;
+  std::string location_text() const;
 
   LossScaler scaler_;
   int64_t limit_;

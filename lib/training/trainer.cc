@@ -257,7 +257,7 @@ void Trainer::finish() {
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
   checkpointer_and_evaluator_->evaluator.write_texts(progress_.step);
-  session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
+  session_.run_on_all_ranks("finishing the run", [&] { report_end(); });
   if (!withheld_reason_.empty())
     throw Error(ExitCode::kNumerical, withheld_reason_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "
@@ -297,7 +297,7 @@ void Trainer::export_model() {
   checkpointer_and_evaluator_->checkpointer.export_model(stop_);
 }
 
-void Trainer::conclude() {
+void Trainer::report_end() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
   checkpointer_and_evaluator_->evaluator.print_text(progress_.step);

@@ -70,7 +70,7 @@ class Trainer {
   void finish();
   void export_model();
   ExportDecision decide_export() const;
-  void conclude();
+  void report_end();
   std::string end_reason() const;
   std::string continue_text() const;
   std::string convert_command() const;

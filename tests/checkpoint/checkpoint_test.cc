@@ -201,7 +201,7 @@ TEST_CASE(
                    slice("exp_avg", DType::kBF16, 0, elements, narrow.data())},
                   {});
   Checkpoint checkpoint(run / "step-00000001");
-  const std::vector<StateConversion> conversions = checkpoint.check_states(
+  const std::vector<StateDtypeChange> conversions = checkpoint.check_states(
       {{"w", "param", DType::kBF16, {elements}}, {"w", "exp_avg", DType::kF32, {elements}}});
   REQUIRE(conversions.size() == 2);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"param"});

@@ -14,9 +14,9 @@ using namespace ftrun;
 TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
   const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 1, .tensor = 2});
   REQUIRE(mesh.world_size() == 8);
-  REQUIRE(mesh.coordinate(1) == MeshPoint{.tensor = 1});
-  REQUIRE(mesh.coordinate(2) == MeshPoint{.data = 1});
-  REQUIRE(mesh.coordinate(7) == MeshPoint{.pipeline = 1, .data = 1, .tensor = 1});
+  REQUIRE(mesh.coordinate(1) == PerAxis{.tensor = 1});
+  REQUIRE(mesh.coordinate(2) == PerAxis{.data = 1});
+  REQUIRE(mesh.coordinate(7) == PerAxis{.pipeline = 1, .data = 1, .tensor = 1});
 }
 
 TEST_CASE("a rank's coordinate maps back to the rank, over the whole mesh") {

@@ -100,7 +100,7 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
 
 TEST_CASE("the two lists of a pattern have the same length") {
   const auto first = [](const std::string& text) {
-    const Resolution r =
+    const ResolvedConfig r =
         resolve(load_config_text("c.yaml", "train_batch_size: 1\n" + text).written, {});
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };

@@ -15,7 +15,7 @@ const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 /// resolve.
 Lines messages_of(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
-  const Resolution resolution = resolve(loaded.written, {.world_size = 4});
+  const ResolvedConfig resolution = resolve(loaded.written, {.world_size = 4});
   CHECK(texts(resolution.problems) == Lines{});
   if (resolved != nullptr) *resolved = resolution.config;
   return texts(loaded.problems);
@@ -122,7 +122,7 @@ TEST_CASE("a config that a run has written can be set in either name") {
           .config;
   const WrittenConfig again =
       written_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
-  const Resolution resolution = resolve(again, {});
+  const ResolvedConfig resolution = resolve(again, {});
   CHECK(texts(resolution.problems) == Lines{});
   CHECK(resolution.config.optimizer.lr == 0.25);
   CHECK(resolution.config.train.steps == 3);

@@ -105,7 +105,7 @@ bool is_same_value(const Json& a, const Json& b) {
 // A row holds: file, what differs, ftrun's value, DeepSpeed's value.
 using Row = std::vector<std::string>;
 
-std::vector<std::string> features(const Resolution& resolved) {
+std::vector<std::string> features(const ResolvedConfig& resolved) {
   std::vector<std::string> all;
   for (const UnsupportedRequest& gap : resolved.unsupported) all.push_back(gap.feature);
   std::sort(all.begin(), all.end());
@@ -115,7 +115,7 @@ std::vector<std::string> features(const Resolution& resolved) {
 std::vector<Row> differences(const std::string& folder, const Json& entry) {
   const std::string file = entry.at("file");
   const LoadResult loaded = load_config({folder + "/" + file});
-  const Resolution resolved = resolve(loaded.written, oracle_context(entry));
+  const ResolvedConfig resolved = resolve(loaded.written, oracle_context(entry));
   const bool ours = loaded.ok() && resolved.ok();
   const bool theirs = entry.at("after_auto") == "OK";
   std::vector<Row> rows;

@@ -47,7 +47,7 @@ TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config by them
 "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12, "hysteresis": 2}
 )");
   REQUIRE(loaded.problems.empty());
-  const Resolution resolved = resolve(loaded.written, {});
+  const ResolvedConfig resolved = resolve(loaded.written, {});
   REQUIRE(resolved.problems.empty());
   REQUIRE(resolved.config.optimizer.betas[1] == 0.95);
   REQUIRE(resolved.config.fp16.initial_scale_power == 12);

@@ -14,8 +14,8 @@ namespace {
 // Returns what a config with elasticity resolves to on a number of ranks: the batch, or the first
 // error.
 std::string elastic(const std::string& keys, int64_t ranks, const std::string& more = "") {
-  const Resolution r = resolve(written_of("elasticity: {enabled: true, " + keys + "}\n" + more),
-                               {.world_size = ranks});
+  const ResolvedConfig r = resolve(written_of("elasticity: {enabled: true, " + keys + "}\n" + more),
+                                   {.world_size = ranks});
   for (const Problem& p : r.problems)
     if (p.severity == Severity::kError) return to_text(p);
   return cat("T", r.config.train_batch_size, " m", r.config.train_micro_batch_size_per_gpu, " g",
@@ -113,7 +113,7 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
           "  remedy: start one of these numbers of ranks, or change max_train_batch_size or "
           "micro_batch_sizes");
   const std::string small = "max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3]";
-  const Resolution r =
+  const ResolvedConfig r =
       resolve(written_of("elasticity: {enabled: true, " + small + "}"), {.world_size = 7});
   REQUIRE(texts(r.problems) ==
           Lines{"c.yaml:1:23: notice: elasticity: 7 data-parallel ranks cannot share "
@@ -202,7 +202,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
 }
 
 TEST_CASE("a run of as few ranks as elastic.min_ranks reports that no rank can be removed") {
-  const Resolution r = resolve(
+  const ResolvedConfig r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
       texts(r.problems) ==

@@ -37,7 +37,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     const RankCount count = count_ranks(loaded.written, {}, {});
     REQUIRE(texts(count.problems) == Lines{});
     REQUIRE(count.ranks == ranks_of(name));
-    const Resolution r = resolve(
+    const ResolvedConfig r = resolve(
         loaded.written, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.output_dir == "runs/" + name);

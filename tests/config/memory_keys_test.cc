@@ -19,7 +19,7 @@ namespace {
 
 const std::string kBatch = "train_micro_batch_size_per_gpu: 1\n";
 
-Resolution resolved_keys(const std::string& text, int64_t ranks = 1) {
+ResolvedConfig resolved_keys(const std::string& text, int64_t ranks = 1) {
   return resolve(written_of(kBatch + text), {.world_size = ranks});
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("stage words that mean two keys or contradict each other are explained
 }
 
 TEST_CASE("an absent reuse distance is 0, which is reported, and a written one is kept") {
-  const auto line = [](const Resolution& r) {
+  const auto line = [](const ResolvedConfig& r) {
     for (const ResolvedLine& l : r.lines)
       if (l.key == "zero_optimization.max_reuse_distance") return l.text;
     return std::string();
@@ -85,14 +85,14 @@ TEST_CASE("an absent reuse distance is 0, which is reported, and a written one i
   const std::string reason =
       "max_reuse_distance = 0 (nothing is kept from forward to backward; DeepSpeed's 1e9 keeps "
       "small models whole)";
-  const Resolution absent = resolved_keys("zero_optimization: {stage: 3}");
+  const ResolvedConfig absent = resolved_keys("zero_optimization: {stage: 3}");
   REQUIRE(absent.config.zero.max_reuse_distance == 0);
   REQUIRE(line(absent) == "default: zero_optimization." + reason);
-  const Resolution automatic =
+  const ResolvedConfig automatic =
       resolved_keys("zero_optimization: {stage: 3, stage3_max_reuse_distance: auto}");
   REQUIRE(automatic.config.zero.max_reuse_distance == 0);
   REQUIRE(line(automatic) == "auto: zero_optimization." + reason);
-  const Resolution written =
+  const ResolvedConfig written =
       resolved_keys("zero_optimization: {stage: 3, stage3_max_reuse_distance: 1e9}");
   REQUIRE(written.config.zero.max_reuse_distance == 1'000'000'000);
   REQUIRE(line(written).empty());
@@ -137,7 +137,7 @@ TEST_CASE("activation_checkpointing says how to recompute, and does not switch r
       "it (in DeepSpeed the model's code does)\n  remedy: write recompute: full to use it";
   REQUIRE(problem("activation_checkpointing: {partition_activations: true}") == "2:1: " + notice);
   REQUIRE(problem("activation_checkpointing: {cpu_checkpointing: true}") == "2:1: " + notice);
-  const Resolution on =
+  const ResolvedConfig on =
       resolved_keys("recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}");
   REQUIRE(texts(on.problems) == Lines{});
   REQUIRE(on.config.activation_checkpointing.cpu_checkpointing);
@@ -197,7 +197,7 @@ TEST_CASE("offload without its stage or path is refused with a remedy") {
 
 TEST_CASE("shard groups must divide the ranks they divide") {
   const auto replicas = [](const std::string& text, int64_t ranks) {
-    const Resolution r = resolved_keys(text, ranks);
+    const ResolvedConfig r = resolved_keys(text, ranks);
     REQUIRE(texts(r.problems) == Lines{});
     return r.config.parallel.data_replicate;
   };
@@ -252,7 +252,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
 }
 
 TEST_CASE("a shard size of MiCS is read as parallel.data_replicate") {
-  const Resolution r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
+  const ResolvedConfig r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
   const Lines lines = line_texts(r.lines);
   REQUIRE(std::set<std::string>(lines.begin(), lines.end())
               .count("default: parallel.data_replicate = 4 (data-parallel 8 / mics_shard_size 2)"));
@@ -305,7 +305,7 @@ TEST_CASE(
                     moments = "bf16_optimizer_states: true";
   const auto bf16 = [](const std::string& keys) { return "bf16: {enabled: true, " + keys + "}\n"; };
   const std::string stage1 = "zero_optimization: {stage: 1}\n";
-  const Resolution both = resolved_keys(bf16(master + ", " + moments) + stage1);
+  const ResolvedConfig both = resolved_keys(bf16(master + ", " + moments) + stage1);
   REQUIRE(texts(both.problems) == Lines{});
   REQUIRE(both.config.bf16.bf16_master_weights_and_grads);
   REQUIRE(both.config.bf16.bf16_optimizer_states);
@@ -401,11 +401,11 @@ elasticity: {enabled: true, max_train_batch_size: 24, micro_batch_sizes: [1, 3],
              ignore_non_elastic_batch_info: true}
 )";
   const ResolveContext context{.world_size = 4};
-  const Resolution first = resolve(written_of(text), context);
+  const ResolvedConfig first = resolve(written_of(text), context);
   REQUIRE(first.ok());
   const WrittenConfig again = written_of(effective_yaml(first.config));
   REQUIRE(with_defaults(again) == first.config);
-  const Resolution second = resolve(again, context);
+  const ResolvedConfig second = resolve(again, context);
   REQUIRE(second.config == first.config);
   REQUIRE(second.ok());
   const auto json = nlohmann::json::parse(effective_json(first.config));

@@ -19,7 +19,7 @@ namespace {
 const std::string kEightMicroBatches =
     "train_micro_batch_size_per_gpu: 1\ngradient_accumulation_steps: 8\n";
 
-Resolution resolved_pipeline(const std::string& text, int64_t ranks) {
+ResolvedConfig resolved_pipeline(const std::string& text, int64_t ranks) {
   return resolve(written_of(kEightMicroBatches + text), {.world_size = ranks});
 }
 
@@ -38,7 +38,7 @@ std::string pipeline_problem(const std::string& text, int64_t ranks) {
 }  // namespace
 
 TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches count the first") {
-  const Resolution r = resolved_pipeline("parallel: {tensor: 2, pipeline: 2}\n", 12);
+  const ResolvedConfig r = resolved_pipeline("parallel: {tensor: 2, pipeline: 2}\n", 12);
   REQUIRE(texts(r.problems) == Lines{});
   REQUIRE(r.unsupported.empty());
   REQUIRE(mesh_text(r.config.parallel) == "data 3 × tensor 2 × pipeline 2");
@@ -61,7 +61,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
           "c.yaml:3:20: error: 3 ranks cannot be divided by pipeline 2\n"
           "  remedy: start 2 or 4 ranks");
   for (const char* off : {"0", "1", "auto"}) {
-    const Resolution r =
+    const ResolvedConfig r =
         resolved_pipeline(cat("pipeline: {stages: ", off, "}\nparallel: {pipeline: 2}\n"), 2);
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.parallel.pipeline == 2);
@@ -73,7 +73,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
 
 TEST_CASE("a schedule decides the number of chunks of a stage unless the config sets it") {
   const auto chunks = [](const std::string& keys) {
-    const Resolution r = resolved_pipeline("parallel: {pipeline: 2, " + keys + "}\n", 2);
+    const ResolvedConfig r = resolved_pipeline("parallel: {pipeline: 2, " + keys + "}\n", 2);
     REQUIRE(texts(r.problems) == Lines{});
     return r.config.parallel.virtual_stages;
   };
@@ -210,10 +210,10 @@ TEST_CASE("an effective config says what runs, and reads back as itself") {
   for (const char* keys :
        {"pipeline: 2", "pipeline: 2, schedule: zbv", "pipeline: 2, schedule: interleaved",
         "pipeline: 2, pipeline_layers: [4, 4]", "schedule: zbv", "pipeline: 1"}) {
-    const Resolution first = resolved_pipeline(cat("parallel: {", keys, "}\n"), 2);
+    const ResolvedConfig first = resolved_pipeline(cat("parallel: {", keys, "}\n"), 2);
     const std::string text = effective_yaml(first.config);
     INFO(text);
-    const Resolution second = resolve(written_of(text), {.world_size = 2});
+    const ResolvedConfig second = resolve(written_of(text), {.world_size = 2});
     REQUIRE(second.config == first.config);
     REQUIRE_FALSE(has_errors(second.problems));
   }

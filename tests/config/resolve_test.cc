@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-Resolution resolved(const std::string& text, ResolveContext context = {}) {
+ResolvedConfig resolved(const std::string& text, ResolveContext context = {}) {
   return resolve(written_of(text), context);
 }
 
@@ -24,11 +24,11 @@ std::string batch_text(const Config& c) {
 
 // Returns the batch of a config on `ranks` data-parallel ranks, or its first problem.
 std::string batch(const std::string& text, int64_t ranks = 4) {
-  const Resolution r = resolved(text, {.world_size = ranks});
+  const ResolvedConfig r = resolved(text, {.world_size = ranks});
   return r.problems.empty() ? batch_text(r.config) : to_text(r.problems.front());
 }
 
-bool has_line(const Resolution& r, const std::string& line) {
+bool has_line(const ResolvedConfig& r, const std::string& line) {
   for (const ResolvedLine& l : r.lines)
     if (l.text == line) return true;
   for (const ResolvedLine& l : r.lines) UNSCOPED_INFO(l.text);
@@ -78,14 +78,15 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
 }
 
 TEST_CASE("automatic batch sizes follow from what is written, else from Hugging Face's defaults") {
-  const Resolution all =
+  const ResolvedConfig all =
       resolved(cat("{", kT, "auto, ", kM, "auto, ", kG, "auto}"), {.world_size = 2});
   REQUIRE(batch_text(all.config) == "T16 m8 g1");
   REQUIRE(
       has_line(all, "auto: train_batch_size = 16 (micro 8 × accumulation 1 × data-parallel 2)"));
   REQUIRE(has_line(all, "auto: train_micro_batch_size_per_gpu = 8 (Hugging Face's default)"));
   REQUIRE(has_line(all, "auto: gradient_accumulation_steps = 1 (Hugging Face's default)"));
-  const Resolution some = resolved(cat("{", kT, "32, ", kM, "auto, ", kG, "2}"), {.world_size = 2});
+  const ResolvedConfig some =
+      resolved(cat("{", kT, "32, ", kM, "auto, ", kG, "2}"), {.world_size = 2});
   REQUIRE(batch_text(some.config) == "T32 m8 g2");
   REQUIRE(has_line(some,
                    "auto: train_micro_batch_size_per_gpu = 8 (train_batch_size 32 / "
@@ -94,7 +95,7 @@ TEST_CASE("automatic batch sizes follow from what is written, else from Hugging 
 
 TEST_CASE("automatic precision is bf16 on GPUs unless fp16 is enabled, and fp32 on CPUs") {
   const auto precision = [](const std::string& keys, int gpus) {
-    const Resolution r = resolved(cat("{train_batch_size: 1, ", keys, "}"), {.gpus = gpus});
+    const ResolvedConfig r = resolved(cat("{train_batch_size: 1, ", keys, "}"), {.gpus = gpus});
     return cat(r.config.bf16.enabled ? "bf16" : "", r.config.fp16.enabled ? "fp16" : "");
   };
   const std::string both = "bf16: {enabled: auto}, fp16: {enabled: auto}";
@@ -108,7 +109,7 @@ TEST_CASE("automatic precision is bf16 on GPUs unless fp16 is enabled, and fp32 
 }
 
 TEST_CASE("automatic values of optimizer and scheduler come from the train section") {
-  const Resolution r = resolved(R"(
+  const ResolvedConfig r = resolved(R"(
 train: {steps: 300, learning_rate: 3e-4, weight_decay: 0.1, warmup_steps: 20}
 train_batch_size: 1
 gradient_clipping: auto
@@ -138,7 +139,7 @@ scheduler:
 }
 
 TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
-  const Resolution none =
+  const ResolvedConfig none =
       resolved("{train_batch_size: 1, train: {weight_decay: 0.01, warmup_steps: 5}}");
   REQUIRE(none.config.optimizer.type == OptimizerType::kAdamW);
   REQUIRE(none.config.optimizer.lr == 5e-5);
@@ -191,7 +192,7 @@ TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
   REQUIRE(with.prefetch_bucket_size == 15'099'494);
   REQUIRE(with.param_persistence_threshold == 40'960);
   REQUIRE(with.overlap_comm);
-  const Resolution without = resolved(text);
+  const ResolvedConfig without = resolved(text);
   REQUIRE(without.config.zero.reduce_bucket_size == 500'000'000);
   REQUIRE(has_line(without,
                    "auto: zero_optimization.reduce_bucket_size = 500000000 (its default; "
@@ -204,8 +205,8 @@ TEST_CASE(
     "what torch's optimizers refuse is refused: nesterov without momentum or with dampening, betas "
     "of 1") {
   const auto first = [](const std::string& params) {
-    const Resolution r = resolved("train_batch_size: 8\noptimizer: {type: SGD, params: {lr: 0.1, " +
-                                  params + "}}\n");
+    const ResolvedConfig r = resolved(
+        "train_batch_size: 8\noptimizer: {type: SGD, params: {lr: 0.1, " + params + "}}\n");
     return r.problems.empty() ? std::string() : r.problems.front().message;
   };
   CHECK(first("momentum: 0.9, nesterov: true").empty());
@@ -219,7 +220,7 @@ TEST_CASE(
 
 TEST_CASE("characters that only a shell expands are refused in paths") {
   const auto first = [](const std::string& text) {
-    const Resolution r = resolved("train_batch_size: 8\n" + text);
+    const ResolvedConfig r = resolved("train_batch_size: 8\n" + text);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };
   CHECK(first("output_dir: ~/runs/x\n") ==
@@ -245,7 +246,7 @@ TEST_CASE("characters that only a shell expands are refused in paths") {
 
 TEST_CASE("contradictions between keys are errors with their position") {
   const auto first = [](const std::string& text, ResolveContext context = {}) {
-    const Resolution r = resolved("train_batch_size: 8\n" + text, context);
+    const ResolvedConfig r = resolved("train_batch_size: 8\n" + text, context);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };
   REQUIRE(first("fp16: {enabled: true}\nbf16: {enabled: true}\n") ==
@@ -440,7 +441,7 @@ TEST_CASE("an automatic value that has no effect says which key counts") {
 
 TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic") {
   const auto first = [](const std::string& text, int64_t ranks) {
-    const Resolution r =
+    const ResolvedConfig r =
         resolved("train_micro_batch_size_per_gpu: 1\n" + text, {.world_size = ranks});
     return r.problems.empty() ? cat("data ", r.config.parallel.data) : to_text(r.problems.front());
   };
@@ -484,14 +485,15 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
 }
 
 TEST_CASE("at least two checkpoints are kept") {
-  const Resolution raised = resolved(cat("{", kT, "8, checkpoint: {keep_last: 1}}"));
+  const ResolvedConfig raised = resolved(cat("{", kT, "8, checkpoint: {keep_last: 1}}"));
   REQUIRE(raised.config.checkpoint.keep_last == 2);
   REQUIRE(raised.problems.size() == 1);
   REQUIRE(to_text(raised.problems.front()) ==
           "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2, so that an older "
           "checkpoint remains if the newest is damaged");
   for (const int64_t kept : {0, 2, 3}) {
-    const Resolution as_written = resolved(cat("{", kT, "8, checkpoint: {keep_last: ", kept, "}}"));
+    const ResolvedConfig as_written =
+        resolved(cat("{", kT, "8, checkpoint: {keep_last: ", kept, "}}"));
     REQUIRE(as_written.config.checkpoint.keep_last == kept);
     REQUIRE(as_written.problems.empty());
   }
@@ -506,7 +508,7 @@ TEST_CASE("a run needs a model and data, a check does not") {
                 "config: error: data.train is missing: it names the data to train on\n  remedy: "
                 "name a tokenized data set, as scripts/prepare_data.py writes it: --set "
                 "data.train=data/train.bin"});
-  const Resolution r =
+  const ResolvedConfig r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
   REQUIRE(texts(r.problems) == Lines{});
   REQUIRE(r.config.train.epochs == 1);
@@ -549,7 +551,7 @@ TEST_CASE("a change of a resolved config reports the problems that it causes") {
 
 TEST_CASE("conversations are packed with documents unless the config says otherwise") {
   const auto packing = [](const std::string& text, bool conversations) {
-    const Resolution r =
+    const ResolvedConfig r =
         resolved(std::string(kM) + text,
                  {.world_size = 1, .conversations = conversations, .for_training = true});
     return std::pair{std::string(name_of(r.config.data.packing)), r};
@@ -578,7 +580,7 @@ TEST_CASE("device: auto is a GPU if each rank can have one that supports the con
 
 TEST_CASE("device: auto says why it does not use GPUs") {
   const auto notice = [](const std::string& text, ResolveContext context) {
-    const Resolution r = resolved(text, context);
+    const ResolvedConfig r = resolved(text, context);
     REQUIRE(r.config.device == DeviceKind::kCpu);
     REQUIRE(r.config.auto_keys.contains("device"));
     for (const Problem& problem : r.problems)

@@ -14,7 +14,7 @@ namespace {
 const std::string kOneSequence = "train_micro_batch_size_per_gpu: 1\n";
 const std::string kAutoTp = "tensor_parallel: {autotp_size: 2}\n";
 
-Resolution resolved_on(const std::string& text, int64_t ranks) {
+ResolvedConfig resolved_on(const std::string& text, int64_t ranks) {
   return resolve(written_of(text), {.world_size = ranks});
 }
 
@@ -28,7 +28,7 @@ std::string only_problem(const std::string& text, int64_t ranks) {
 
 // Returns, for example, "T8 m1 g4 on data 2 × tensor 2"; notices are ignored.
 std::string batch_and_mesh(const std::string& text, int64_t ranks) {
-  const Resolution r = resolved_on(text, ranks);
+  const ResolvedConfig r = resolved_on(text, ranks);
   for (const Problem& p : r.problems)
     if (p.severity == Severity::kError) return to_text(p);
   const Config& c = r.config;
@@ -55,7 +55,7 @@ TEST_CASE("the ranks are data-parallel ranks × tensor, and batches count the fo
 }
 
 TEST_CASE("data-parallel ranks are found by division if parallel.data is auto") {
-  const Resolution r = resolved_on(kOneSequence + "parallel: {data: auto, tensor: 2}", 6);
+  const ResolvedConfig r = resolved_on(kOneSequence + "parallel: {data: auto, tensor: 2}", 6);
   REQUIRE(r.config.parallel.data == 3);
   REQUIRE(r.lines.front().text == "auto: parallel.data = 3 (6 ranks / (tensor 2))");
   REQUIRE(resolved_on(kOneSequence + "parallel: {data: auto}", 6).lines.front().text ==
@@ -87,7 +87,7 @@ TEST_CASE("autotp_size is parallel.tensor, and both may be written when they agr
                 .config.parallel.tensor == 4);
   }
   // The config that a run has written reads back as the same one.
-  const Resolution again = resolved_on(effective_yaml(one), 4);
+  const ResolvedConfig again = resolved_on(effective_yaml(one), 4);
   REQUIRE(again.config == one);
 }
 

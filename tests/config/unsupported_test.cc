@@ -10,7 +10,7 @@ namespace {
 
 Lines unsupported_features(const std::string& text, int64_t ranks = 1) {
   Lines out;
-  const Resolution r =
+  const ResolvedConfig r =
       resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
   REQUIRE(texts(r.problems) == Lines{});
   for (const UnsupportedRequest& gap : r.unsupported) out.push_back(to_text(gap));
@@ -121,7 +121,7 @@ TEST_CASE(
     "every feature of CPUs is accepted on GPUs, and features that ran only on emulated GPUs are "
     "reported") {
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
-    const Resolution r =
+    const ResolvedConfig r =
         resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.unsupported.empty());

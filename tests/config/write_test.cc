@@ -17,14 +17,14 @@ namespace ftrun {
 namespace {
 
 // Reads a written config back and resolves it again; neither may change anything.
-void require_stable(const Resolution& first, const ResolveContext& context) {
+void require_stable(const ResolvedConfig& first, const ResolveContext& context) {
   const std::string text = effective_yaml(first.config);
   INFO(text);
   const LoadResult again = load_config_text("effective.yaml", text);
   for (const std::string& line : texts(again.problems)) UNSCOPED_INFO(line);
   REQUIRE(again.ok());
   REQUIRE(with_defaults(again.written) == first.config);
-  const Resolution second = resolve(again.written, context);
+  const ResolvedConfig second = resolve(again.written, context);
   REQUIRE(second.config == first.config);
   REQUIRE(second.ok());
   REQUIRE(text.size() > 1000);
@@ -44,7 +44,7 @@ train_micro_batch_size_per_gpu: 2
 zero_optimization: {stage: 3, max_live_parameters: 1e14}
 )";
   const ResolveContext context{.world_size = 4, .for_training = true};
-  const Resolution first = resolve(written_of(text), context);
+  const ResolvedConfig first = resolve(written_of(text), context);
   REQUIRE(texts(first.problems) == Lines{});
   require_stable(first, context);
   const std::string yaml = effective_yaml(first.config);
@@ -64,7 +64,7 @@ TEST_CASE("every real config that is valid has an effective config that reads ba
     const int64_t tensor =
         std::max<int64_t>(1, with_defaults(loaded.written).tensor_parallel.autotp_size);
     const ResolveContext context{.world_size = 2 * tensor, .hidden_size = 512};
-    const Resolution first = resolve(loaded.written, context);
+    const ResolvedConfig first = resolve(loaded.written, context);
     if (!loaded.ok() || !first.ok()) continue;
     INFO(file);
     require_stable(first, context);
@@ -123,7 +123,7 @@ TEST_CASE("the JSON Schema for editors knows every key and no other") {
 TEST_CASE("every key of the schema is explained, or is ignored or refused") {
   for (const Field& field : Schema::get().fields()) {
     INFO(field.path());
-    const bool plain = field.treatment == KeyTreatment::kApply;
+    const bool plain = field.treatment == KeySupport::kApply;
     if (plain) REQUIRE(field.doc.size() > 10);
     // max_grad_norm is renamed before keys are read, so it has no reader.
     if (plain && field.name != "max_grad_norm") REQUIRE(field.load);

@@ -82,7 +82,7 @@ TEST_CASE("a key can be overwritten, and removed as if it had never been written
 }
 
 TEST_CASE("resolve() decides every auto key except eight that depend on the machine or the data") {
-  const Resolution r = resolve(written_of(all_auto(), {}, "c.json"), {});
+  const ResolvedConfig r = resolve(written_of(all_auto(), {}, "c.json"), {});
   for (const std::string& line : texts(r.problems)) UNSCOPED_INFO(line);
   CHECK(r.ok());
   Lines open;

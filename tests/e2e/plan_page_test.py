@@ -177,7 +177,7 @@ with tempfile.TemporaryDirectory() as scratch:
       document.querySelector('#memory svg').focus(); key('ArrowRight');
       say('memory', document.querySelector('#memory .tip').textContent);
       const picture = document.querySelector('#lanes svg'), box = picture.getBoundingClientRect();
-      const b = view.rank.lanes[0].blocks, middle = (b[0] + b[1] / 2) / total;
+      const b = view.rank.lanes[0].bars, middle = (b[0] + b[1] / 2) / total;
       picture.dispatchEvent(new PointerEvent('pointermove', {
         clientX: box.left + 8 + (box.width - 16) * middle, clientY: box.top + 22 }));
       say('pointed', document.querySelector('#lanes .tip').textContent);

@@ -317,7 +317,7 @@ TEST_CASE(
         testing::CombinedState trained;
         const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
           Checkpoint checkpoint(scratch / "step-00000000");
-          const std::vector<StateConversion> conversions = fixture.load(checkpoint);
+          const std::vector<StateDtypeChange> conversions = fixture.load(checkpoint);
           require(conversions.size() == 1 && conversions[0].stored == from &&
                       conversions[0].wanted == to,
                   "one conversion");
@@ -412,7 +412,7 @@ TEST_CASE("only moments can be kept in another precision") {
   config.bf16.bf16_optimizer_states = true;
   RankFixture narrow(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch / "step-00000000");
-  const std::vector<StateConversion> conversions = narrow.load(checkpoint);
+  const std::vector<StateDtypeChange> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   const Contents rounded = converted(expected, DType::kF32, DType::kBF16);

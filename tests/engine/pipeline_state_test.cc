@@ -136,12 +136,12 @@ TEST_CASE(
       testing::offload_to(config, OffloadDevice::kCpu);
       config.zero.offload_optimizer.ratio = ratio;
       config = testing::config_on_mesh(config, {.shards = 2, .stages = 3});
-      const std::vector<UnitHolders> first = plan_steps(config, model, 0).train.holders;
+      const std::vector<UnitSharding> first = plan_steps(config, model, 0).train.shardings;
       REQUIRE(std::any_of(first.begin(), first.end(),
-                          [](const UnitHolders& unit) { return unit.parts == 2; }));
+                          [](const UnitSharding& unit) { return unit.parts == 2; }));
       for (int rank = 1; rank < 6; ++rank) {
         INFO("stage " << zero << ", ratio " << ratio << ", rank " << rank);
-        REQUIRE(plan_steps(config, model, rank).train.holders == first);
+        REQUIRE(plan_steps(config, model, rank).train.shardings == first);
       }
     }
 }

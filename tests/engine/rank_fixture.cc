@@ -188,7 +188,7 @@ namespace {
 void replace(ProgramPlan& plan, StepProgram step) {
   plan.program = std::move(step.program);
   plan.pieces = std::move(step.pieces);
-  plan.holders = std::move(step.holders);
+  plan.shardings = std::move(step.shardings);
 }
 
 /// Returns a run's plan with the fixture's own settings applied. Evaluations have one micro-batch,
@@ -381,7 +381,7 @@ void run_on_mesh(const StateOptions& options,
   const RankMesh mesh = state_mesh(options);
   require_no_failures(
       on_threads(mesh.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
-        const MeshPoint place = mesh.coordinate(rendezvous.rank());
+        const PerAxis place = mesh.coordinate(rendezvous.rank());
         StateOptions mine = options;
         mine.data.index = place.data;
         mine.replica = place.data_replicate;

@@ -99,7 +99,7 @@ struct RankFixture {
   /// Prepares the run of a step without creating new batches.
   StepRun prepared(int64_t step);
   /// Loads the state of a checkpoint; frozen tensors from model_folder().
-  std::vector<StateConversion> load(Checkpoint& checkpoint) {
+  std::vector<StateDtypeChange> load(Checkpoint& checkpoint) {
     return state.load(checkpoint, folder);
   }
 

@@ -43,7 +43,7 @@ std::vector<std::string> check_messages(
                        [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
                          RankFixture fixture(config, model, communicators);
                          const ReplicaCheck check = check_of(fixture, rendezvous);
-                         require(check.compares() == compares, "what ranks hold alike");
+                         require(check.has_replicas() == compares, "what ranks hold alike");
                          testing::train_step(fixture, 1);
                          check.check(1);
                          corrupt(rendezvous.rank(), fixture);

@@ -317,8 +317,8 @@ TEST_CASE(
     const LayerGraph g = block(shape);
     std::set<ValueId> read;
     for (const Op& op : g.weight_grad) read.insert(op.in.begin(), op.in.end());
-    const ScratchPlan early = plan_saved(g, SavedFor::kInputGrad),
-                      late = plan_saved(g, SavedFor::kWeightGrad);
+    const ScratchPlan early = plan_saved(g, SavedValueReader::kInputGrad),
+                      late = plan_saved(g, SavedValueReader::kWeightGrad);
     CHECK(early.bytes + late.bytes == plan_saved(g).bytes);
     for (const ValueId id : g.with_role(ValueRole::kSaved)) {
       CAPTURE(g.at(id).name);
@@ -329,7 +329,7 @@ TEST_CASE(
   }
   // The statistics of both norms; the rotated queries, keys and values; the statistics of
   // attention; gate and up.
-  CHECK(plan_saved(block({}), SavedFor::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
+  CHECK(plan_saved(block({}), SavedValueReader::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ Keys advice(Keys keys, const Keys& batch = kBatch) {
   keys.insert(keys.begin(), batch.begin(), batch.end());
   const LoadResult loaded = load_config_text("savings.yaml", "", keys);
   REQUIRE(loaded.ok());
-  const Resolution resolution = resolve(loaded.written, {.world_size = 4});
+  const ResolvedConfig resolution = resolve(loaded.written, {.world_size = 4});
   REQUIRE(resolution.ok());
   const auto total = [](const MemoryPlan& plan) { return plan.main_memory(); };
   Keys changes;

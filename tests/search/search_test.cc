@@ -317,7 +317,7 @@ TEST_CASE("a config written with a layout is read back as the same config") {
       REQUIRE(again.ok());
       ResolveContext context = task.context;
       context.world_size = layout.ranks();
-      const Resolution resolved = resolve(again.written, context);
+      const ResolvedConfig resolved = resolve(again.written, context);
       REQUIRE(resolved.ok());
       CHECK(resolved.config == std::get<Config>(resolve_layout(task, layout)));
     }

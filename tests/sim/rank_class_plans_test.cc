@@ -46,7 +46,7 @@ TEST_CASE("the ranks of a config are checked by their classes, whichever rank as
           const RankClassPlans all(config, model, rank, own);
           CHECK(all.classes().ranks() == 6 * tensor);
           CHECK(&all.plan(all.classes().class_of(rank)) == &own);
-          CHECK(all.rank_of(all.classes().class_of(rank)) == rank);
+          CHECK(all.representative_of(all.classes().class_of(rank)) == rank);
           CHECK(all.check() == Faults{});
         }
       }
@@ -141,7 +141,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   REQUIRE(loaded.ok());
   const ModelConfig model =
       parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
-  const Resolution resolved =
+  const ResolvedConfig resolved =
       resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
   REQUIRE(resolved.ok());
   const StepPlan own = plan_steps(resolved.config, model, 0);
@@ -200,7 +200,7 @@ TEST_CASE(
          cat("zero_optimization.stage=", zero_stage)});
     REQUIRE(loaded.ok());
     INFO(name_of(schedule) << ", ZeRO-" << zero_stage);
-    const Resolution resolved =
+    const ResolvedConfig resolved =
         resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
     REQUIRE(resolved.ok());
     const StepPlan own = plan_steps(resolved.config, model, 0);

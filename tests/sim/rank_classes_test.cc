@@ -132,9 +132,9 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
     const RankClasses classes = classes_of(step_case);
     const RankMesh mesh = state_mesh(step_case.options_of_rank(0).state);
     for (int rank = 0; rank < classes.ranks(); ++rank) {
-      const MeshPoint place = mesh.coordinate(rank);
+      const PerAxis place = mesh.coordinate(rank);
       if (place.tensor + 1 == step_case.mesh.tensor) continue;
-      MeshPoint last = place;
+      PerAxis last = place;
       last.tensor = step_case.mesh.tensor - 1;
       CHECK(classes.class_of(rank) != classes.class_of(mesh.rank_at(last)));
     }

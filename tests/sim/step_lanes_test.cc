@@ -41,27 +41,27 @@ struct HandmadeRank {
     for (size_t i = 0; i < times.size(); ++i)
       rank.instrs.push_back({&program.instrs[i], times[i].first, times[i].first + times[i].second});
   }
-  std::vector<LaneBlock> blocks(Picoseconds pixel) const {
-    const std::vector<LaneBlocks> lanes = lane_blocks(rank, pixel);
-    return lanes.empty() ? std::vector<LaneBlock>{} : lanes.front().blocks;
+  std::vector<LaneBar> bars(Picoseconds pixel) const {
+    const std::vector<LaneBars> lanes = lane_blocks(rank, pixel);
+    return lanes.empty() ? std::vector<LaneBar>{} : lanes.front().bars;
   }
 };
 
 TEST_CASE("instructions that fill a pixel stay apart, shorter neighbors become one block") {
   const HandmadeRank made({{0, 10}, {10, 3}, {13, 0}, {14, 2}, {40, 1}, {50, 10}, {60, 12}});
-  const std::vector<LaneBlock> blocks = made.blocks(10);
-  REQUIRE(blocks.size() == 5);
-  CHECK(blocks[0].count == 1);
+  const std::vector<LaneBar> bars = made.bars(10);
+  REQUIRE(bars.size() == 5);
+  CHECK(bars[0].count == 1);
   // Two instructions of lengths 3 and 2, both backward, with one between them that takes no time.
-  CHECK((blocks[1].begin == 10 && blocks[1].end == 16 && blocks[1].busy == 5));
-  CHECK((blocks[1].count == 2 && blocks[1].kind == WorkKind::kBackward));
-  CHECK((blocks[1].first->layer == 1 && blocks[1].last->layer == 3));
-  CHECK((blocks[2].begin == 40 && blocks[2].count == 1));
-  CHECK((blocks[3].begin == 50 && blocks[4].end == 72));
-  CHECK(made.blocks(1).size() == 6);
+  CHECK((bars[1].begin == 10 && bars[1].end == 16 && bars[1].busy == 5));
+  CHECK((bars[1].count == 2 && bars[1].kind == WorkKind::kBackward));
+  CHECK((bars[1].first->layer == 1 && bars[1].last->layer == 3));
+  CHECK((bars[2].begin == 40 && bars[2].count == 1));
+  CHECK((bars[3].begin == 50 && bars[4].end == 72));
+  CHECK(made.bars(1).size() == 6);
 }
 
-TEST_CASE("a lane has at most one block per pixel and shows all its work") {
+TEST_CASE("a lane has at most three bars per pixel, plus one, and they show all its work") {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::pair<Picoseconds, Picoseconds>> times;
@@ -81,18 +81,18 @@ TEST_CASE("a lane has at most one block per pixel and shows all its work") {
       instrs += takes > 0;
     }
     const Picoseconds pixel = 1 + random() % 400;
-    const std::vector<LaneBlock> blocks = made.blocks(pixel);
-    CHECK(static_cast<Picoseconds>(blocks.size()) <= 3 * (now / pixel + 1) + 1);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      works -= blocks[i].busy;
-      instrs -= blocks[i].count;
-      REQUIRE(blocks[i].busy <= blocks[i].end - blocks[i].begin);
-      if (i > 0) REQUIRE(blocks[i].begin >= blocks[i - 1].end);
+    const std::vector<LaneBar> bars = made.bars(pixel);
+    CHECK(static_cast<Picoseconds>(bars.size()) <= 3 * (now / pixel + 1) + 1);
+    for (size_t i = 0; i < bars.size(); ++i) {
+      works -= bars[i].busy;
+      instrs -= bars[i].count;
+      REQUIRE(bars[i].busy <= bars[i].end - bars[i].begin);
+      if (i > 0) REQUIRE(bars[i].begin >= bars[i - 1].end);
     }
     CHECK(works == 0);
     CHECK(instrs == 0);
     const StepLanes lanes = step_lanes({&made.rank}, now, 100);
-    CHECK(lanes.ranks[0][0].blocks.size() <= 100);
+    CHECK(lanes.ranks[0][0].bars.size() <= 100);
     CHECK(lanes.ranks[0][0].busy == lane_blocks(made.rank, pixel)[0].busy);
   }
 }
@@ -132,7 +132,7 @@ TEST_CASE("a timeline has all instructions of each class's lowest rank, and its 
     CHECK(rank.rank == step.all->classes().lowest_ranks[r]);
     CHECK(rank.instrs.size() == rank.program->instrs.size());
     Picoseconds compute = 0;
-    for (const LaneBlocks& lane : lane_blocks(rank, 1))
+    for (const LaneBars& lane : lane_blocks(rank, 1))
       if (lane.lane == Lane::kCompute) compute = lane.busy;
     CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
           Approx(rank.time.layer_seconds + rank.time.update_seconds + rank.time.other_seconds)
@@ -152,7 +152,7 @@ TEST_CASE("memory over a step reaches the peak that the plan knows") {
   const PredictedTimeline step;
   for (const RankTimeline& rank : step.timeline.ranks)
     for (const size_t most : {1, 7, 100'000}) {
-      const std::vector<MemoryPoint> points =
+      const std::vector<MemorySample> points =
           memory_over_step(rank, Tier::kDevice, step.timeline.end, most);
       REQUIRE(!points.empty());
       CHECK(points.size() <= most);

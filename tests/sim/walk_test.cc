@@ -91,7 +91,7 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
 
 /// Walks the programs of all ranks of the mesh, where replica r has its part at offset r * `moved`.
 /// Returns the fault, or "".
-std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
+std::string walked_replicas(const PerAxis& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;
   for (int rank = 0; rank < mesh.world_size(); ++rank)

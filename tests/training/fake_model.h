@@ -41,7 +41,7 @@ class FakeModel : public CheckpointedState {
     calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
     train_to(0);
   }
-  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
+  std::vector<StateDtypeChange> load(Checkpoint& checkpoint) override {
     calls.push_back(cat("load ", checkpoint.meta().step));
     state.clear();
     checkpoint.read(state.slices());

@@ -202,7 +202,7 @@ std::string scalars(const Config& config) {
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
-    for (const LowRank& low_rank : block.by_projection)
+    for (const LowRankAdapter& low_rank : block.by_projection)
       text += cat(low_rank.rank, "*", low_rank.scale, " ");
   for (const TensorInfo& tensor : model.tensors)
     text += cat(static_cast<int>(tensor.initial.source), tensor.trainable ? "t" : "f");
@@ -226,17 +226,18 @@ std::string programs(const Config& config) {
 }
 
 /// Returns the resolved config; nothing if it is refused or cannot run yet.
-std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
+std::optional<ResolvedConfig> resolved(const Base& base,
+                                       const std::vector<std::string>& overrides) {
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
-  Resolution resolution = resolve(loaded.written, {.world_size = base.ranks});
+  ResolvedConfig resolution = resolve(loaded.written, {.world_size = base.ranks});
   if (!resolution.ok() || !resolution.unsupported.empty()) return std::nullopt;
   return resolution;
 }
 
 /// Outcome holds what a run would compute from a base config.
 struct Outcome {
-  Resolution resolution;
+  ResolvedConfig resolution;
   std::string scalars, programs;
 };
 
@@ -244,7 +245,7 @@ const Outcome& outcome(const Base& base) {
   static std::map<std::string, Outcome> known;
   const auto found = known.find(base.name);
   if (found != known.end()) return found->second;
-  std::optional<Resolution> plain = resolved(base, {});
+  std::optional<ResolvedConfig> plain = resolved(base, {});
   REQUIRE(plain.has_value());
   Outcome made{std::move(*plain), "", ""};
   made.scalars = scalars(made.resolution.config);
@@ -454,7 +455,7 @@ std::string content(const std::string& path) {
 
 /// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
-  if (field.treatment != KeyTreatment::kApply) return false;
+  if (field.treatment != KeySupport::kApply) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
@@ -484,7 +485,7 @@ TEST_CASE("each key in the list of run keys is read by the source line that the 
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
                                             path.substr(dot + 1));
     REQUIRE(field != nullptr);
-    CHECK(field->treatment == KeyTreatment::kApply);
+    CHECK(field->treatment == KeySupport::kApply);
     CHECK(content(place.file).find(place.line) != std::string::npos);
   }
 }
