@@ -14,13 +14,12 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Returns the mean of the middle half of the values, which must not be empty: a few outliers do
-/// not count, but frequent differences do.
-inline double middle_mean(std::vector<double> values) {
+/// Returns the mean of the values, which must not be empty, without the largest sixteenth of them:
+/// rare outliers do not count, but frequent differences do.
+inline double mean_without_outliers(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);
-  const auto first = values.begin() + quarter, last = values.end() - quarter;
-  return std::accumulate(first, last, 0.0) / static_cast<double>(last - first);
+  const auto last = values.end() - static_cast<std::ptrdiff_t>(values.size() / 16);
+  return std::accumulate(values.begin(), last, 0.0) / static_cast<double>(last - values.begin());
 }
 
 }  // namespace ftrun

@@ -544,16 +544,18 @@ struct RatesOfPass {
   double seconds;
 };
 
-/// Adds the curves of another pass. Where a curve exists already, each point keeps the smaller
-/// number of seconds, because other programs can only add time.
-void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Curve> pass) {
-  for (auto& [name, curve] : pass) {
-    Curve& kept = curves.try_emplace(name, curve).first->second;
-    std::vector<std::pair<double, double>> points = kept.points();
-    for (size_t i = 0; i < points.size(); ++i)
-      points[i].second = std::min(points[i].second, curve.points()[i].second);
-    kept = Curve(std::move(points));
-  }
+/// Returns the sum of the logarithms of all seconds of the curves, which compares passes.
+double sum_of_log_seconds(const std::map<std::string, Curve>& curves) {
+  double sum = 0;
+  for (const auto& [name, curve] : curves)
+    for (const auto& [bytes, seconds] : curve.points()) sum += std::log(seconds);
+  return sum;
+}
+
+/// Keeps the curves of the faster pass, because other programs can only add time. All are of the
+/// same pass: the smaller time of each point would be too small, as each is the mean of few waits.
+void keep_faster(std::map<std::string, Curve>& kept, std::map<std::string, Curve> pass) {
+  if (kept.empty() || sum_of_log_seconds(pass) < sum_of_log_seconds(kept)) kept = std::move(pass);
 }
 
 }  // namespace
@@ -563,6 +565,7 @@ Machine bench_machine(const BenchRequest& request) {
       .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured_on};
   machine.devices = usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
+  std::map<int, std::map<std::string, Curve>> collectives;
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
@@ -577,9 +580,10 @@ Machine bench_machine(const BenchRequest& request) {
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.report_progress(
           cat("measuring the collectives of ", ranks, " ranks, pass ", pass, " of ", kPasses));
-      keep_faster(machine.collectives, measure_collectives_of(ranks, machine.devices));
+      keep_faster(collectives[ranks], measure_collectives_of(ranks, machine.devices));
     }
   }
+  for (auto& [ranks, curves] : collectives) machine.collectives.merge(curves);
   double unevenness = 0;
   for (auto& [ranks, passes] : measured) {
     const auto [fast, slow] = std::ranges::minmax_element(passes, {}, &RatesOfPass::seconds);

@@ -22,9 +22,9 @@ struct BenchRequest {
 /// Measures the cores of this machine by running layer operations, optimizer updates, copies and
 /// collectives in child processes, for each number of ranks that divides the number of cores. A
 /// time is a lower quartile, because other programs can only add time; the time of a collective is
-/// a mean without outliers (middle_mean()). Measures everything in two passes and keeps the faster
-/// one; if they differ much, a progress line says so. Throws Error(kEnvironment) if a process
-/// cannot be started or fails.
+/// a mean without outliers (measure_collectives()). Measures everything in two passes and keeps
+/// the faster one; if they differ much, a progress line says so. Throws Error(kEnvironment) if a
+/// process cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 /// The sizes of the whole buffer that are measured, in bytes.
 constexpr int64_t kMeasuredBytes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
 constexpr int kWarmUpRounds = 2;
-constexpr int kRounds = 16;
+constexpr int kRounds = 34;
 /// The smallest time of a point, because a curve must not have zeros.
 constexpr double kMinSeconds = 1e-6;
 
@@ -91,7 +91,23 @@ double cpu_seconds_of_thread() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// CollectiveTimer times collectives of one group.
+/// Replaces the seconds of each point by their mean over the ranks of the group.
+void average_over_ranks(Communicator& group,
+                        std::map<std::string, std::vector<std::pair<double, double>>>& points) {
+  std::vector<double*> values;
+  for (auto& [kind, measured] : points)
+    for (auto& [bytes, seconds] : measured) values.push_back(&seconds);
+  const auto count = static_cast<int64_t>(values.size());
+  const CommBuffer buffer = group.allocate(count * 8);
+  double* const sums = buffer.as<double>();
+  for (size_t i = 0; i < values.size(); ++i) sums[i] = *values[i];
+  group.all_reduce(sums, count, DType::kF64, ReduceOp::kSum, {"bench"}).wait();
+  for (size_t i = 0; i < values.size(); ++i) *values[i] = sums[i] / group.size();
+}
+
+/// CollectiveTimer times collectives of one group. A time is a mean, not a median: the ranks of a
+/// group are late by turns, so a rank does not wait at all in about half of its collectives, and
+/// the wait of a step is the sum of all.
 class CollectiveTimer {
  public:
   CollectiveTimer(Communicator& group, const CollectiveRequest& request)
@@ -112,7 +128,7 @@ class CollectiveTimer {
       collective();
       if (round >= kWarmUpRounds) samples.push_back(seconds_since(start));
     }
-    return middle_mean(std::move(samples));
+    return mean_without_outliers(std::move(samples));
   }
 
   double measure_after_work(const std::function<void()>& collective) {
@@ -125,7 +141,7 @@ class CollectiveTimer {
       thread_.run(collective);
       if (round >= kWarmUpRounds) samples.push_back(seconds_since(start) - worked);
     }
-    return middle_mean(std::move(samples));
+    return mean_without_outliers(std::move(samples));
   }
 
   /// Returns the seconds that a computation takes without any wait for other ranks, from its
@@ -177,6 +193,7 @@ std::map<std::string, Curve> measure_collectives(const CollectiveRequest& reques
       });
     }
   }
+  average_over_ranks(*group, points);
   group->shutdown();
   rendezvous->shutdown();
   std::map<std::string, Curve> curves;

@@ -27,8 +27,9 @@ struct CollectiveRequest {
 /// computes before it exchanges, and a separate thread runs the collective: a time includes the
 /// waits for ranks that are late and the time in which threads wake up. It does not include the
 /// work itself: the elapsed time of the work is subtracted, or its scaled CPU time if there are
-/// more threads than cores. Collective: each of `ranks` processes calls it; the result of rank 0
-/// counts. Throws Error(kPeerLost) if another rank fails.
+/// more threads than cores. A time is the mean of the ranks' means without outliers. Collective:
+/// each of `ranks` processes calls it and gets the same result. Throws Error(kPeerLost) if another
+/// rank fails.
 std::map<std::string, Curve> measure_collectives(const CollectiveRequest& request);
 
 }  // namespace ftrun
