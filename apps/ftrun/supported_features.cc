@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 Json key_json(const Field& field) {
   const std::string path = field.path(), missing = unsupported_part(path);
   std::string where = "yes";
-  if (field.treatment == KeySupport::kNotice) where = "no effect";
-  if (field.treatment == KeySupport::kRefuse || field.treatment == KeySupport::kRefuseUnlessDefault)
+  if (field.support == KeySupport::kNotice) where = "no effect";
+  if (field.support == KeySupport::kRefuse || field.support == KeySupport::kRefuseUnlessDefault)
     where = "no";
   if (!missing.empty()) where = field.choices.empty() ? "no" : "in part";
   Json json{{"key", path}, {"processors", where}, {"gpus", where}};

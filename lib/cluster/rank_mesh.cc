@@ -69,7 +69,7 @@ PerAxis RankMesh::coordinate(int rank) const {
 int RankMesh::rank_at(const PerAxis& coordinate) const {
   int rank = 0;
   for (int i = 0; i < kMeshAxes; ++i) {
-    const int index = place.at(axis_at(i));
+    const int index = coordinate.at(axis_at(i));
     require(index >= 0 && index < sizes_.at(axis_at(i)), "the place lies inside the mesh");
     rank += index * strides_[i];
   }

@@ -307,7 +307,7 @@ void ModelState::fill_initial(const UnitStatePiece& piece, const InitialWeights&
         static_cast<size_t>(kernel_threads()));
     return;
   }
-  for (const TensorSlice& slice : slices) pack(piece, slice, initial);
+  for (const TensorSlice& slice : slices) quantize(piece, slice, initial);
 }
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0

@@ -123,7 +123,7 @@ TEST_CASE("the JSON Schema for editors knows every key and no other") {
 TEST_CASE("every key of the schema is explained, or is ignored or refused") {
   for (const Field& field : Schema::get().fields()) {
     INFO(field.path());
-    const bool plain = field.treatment == KeySupport::kApply;
+    const bool plain = field.support == KeySupport::kApply;
     if (plain) REQUIRE(field.doc.size() > 10);
     // max_grad_norm is renamed before keys are read, so it has no reader.
     if (plain && field.name != "max_grad_norm") REQUIRE(field.load);

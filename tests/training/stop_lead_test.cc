@@ -14,7 +14,7 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
   lead.add_step_time(12);
   REQUIRE(lead.new_warning().empty());
   lead.add_save_time(38.9);
-  REQUIRE(lead.costs().seconds() == Approx(119.9));
+  REQUIRE(lead.costs().longest_stop_seconds() == Approx(119.9));
   REQUIRE(lead.new_warning().empty());
   lead.add_save_time(39.25);
   REQUIRE(lead.new_warning() ==
@@ -37,7 +37,7 @@ TEST_CASE("a save in the background may be in progress when the signal arrives")
   StopLead lead(100, true);
   lead.add_step_time(10);
   lead.add_save_time(45);
-  REQUIRE(lead.costs().seconds() == 110);
+  REQUIRE(lead.costs().longest_stop_seconds() == 110);
   REQUIRE(lead.new_warning().starts_with(
       "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
       "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));

@@ -455,7 +455,7 @@ std::string content(const std::string& path) {
 
 /// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
-  if (field.treatment != KeySupport::kApply) return false;
+  if (field.support != KeySupport::kApply) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
@@ -485,7 +485,7 @@ TEST_CASE("each key in the list of run keys is read by the source line that the 
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
                                             path.substr(dot + 1));
     REQUIRE(field != nullptr);
-    CHECK(field->treatment == KeySupport::kApply);
+    CHECK(field->support == KeySupport::kApply);
     CHECK(content(place.file).find(place.line) != std::string::npos);
   }
 }
