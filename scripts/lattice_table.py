@@ -108,7 +108,7 @@ closely the two agreed. Every layout of ranks must train like one process, up to
 steps of AdamW on each layout of up to 8 ranks, and compares it with one process that trains the
 same global batch.
 Ranks are threads with the communicators of real ones. The layouts form a *lattice*: a grid with one
-axis for each setting, in which every point is a layout. The script wrote this page on {day}
+axis for each setting, in which every point is a layout. The figures are of {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes for all cells).
 
 A *cell* is one layout with its other settings. There are two sets of cells:

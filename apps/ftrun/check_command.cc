@@ -14,7 +14,7 @@
 #include "config/effective_json.h"
 #include "config/write.h"
 #include "config_source.h"
-#include "data/check_data.h"
+#include "data/dataset_report.h"
 #include "elastic_notice.h"
 #include "inputs/sequence_options.h"
 #include "json_output.h"

@@ -11,7 +11,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoints_folder.h"
 #include "commands.h"
-#include "data/check_data.h"
+#include "data/dataset_report.h"
 #include "json_output.h"
 
 namespace ftrun {

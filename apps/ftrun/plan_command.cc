@@ -16,7 +16,7 @@
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
-#include "inputs/data_check.h"
+#include "inputs/check_data_files.h"
 #include "json_output.h"
 #include "model/size.h"
 #include "new_file_checks.h"

@@ -70,13 +70,13 @@ std::string coefficient_text(double value, const std::string& parameters) {
 std::string formula_text(const StateFormula& formula, int stage, int ranks,
                          const std::string& parameters) {
   const double optimizer = formula.moments + formula.master;
-  double whole = stage < 1 ? optimizer : 0;
-  whole += stage < 2 ? formula.gradients : 0;
-  whole += stage < 3 ? formula.weights : 0;
-  const double shared = formula.weights + formula.gradients + optimizer - whole;
+  double replicated = stage < 1 ? optimizer : 0;
+  replicated += stage < 2 ? formula.gradients : 0;
+  replicated += stage < 3 ? formula.weights : 0;
+  const double sharded = formula.weights + formula.gradients + optimizer - replicated;
   std::vector<std::string> parts;
-  if (whole > 0) parts.push_back(coefficient_text(whole, parameters));
-  if (shared > 0) parts.push_back(cat(coefficient_text(shared, parameters), "/", ranks));
+  if (replicated > 0) parts.push_back(coefficient_text(replicated, parameters));
+  if (sharded > 0) parts.push_back(cat(coefficient_text(sharded, parameters), "/", ranks));
   if (stage == 3 && formula.secondary_shards > 1)
     parts.push_back(
         cat(coefficient_text(formula.weights, parameters), "/", formula.secondary_shards));

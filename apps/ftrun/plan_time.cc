@@ -10,7 +10,7 @@
 #include "base/new_file.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "inputs/data_check.h"
+#include "inputs/check_data_files.h"
 #include "inputs/run_data.h"
 #include "inputs/sequence_options.h"
 #include "json_output.h"

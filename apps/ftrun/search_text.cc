@@ -175,7 +175,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"tried", counts.checked},
             {"refused", counts.refused},
             {"legal", counts.allowed},
-            {"asked", counts.try_calls},
+            {"asked", counts.resolved_layouts},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
             {"given_up", counts.stopped},

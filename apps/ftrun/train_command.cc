@@ -34,7 +34,7 @@ struct TrainOptions {
   std::string resume;
   std::vector<std::string> allowed;
   std::optional<int> restarts;
-  double stop_lead = 0;
+  double stop_lead_seconds = 0;
   std::vector<std::string> arguments;
 };
 
@@ -65,7 +65,7 @@ int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedCon
   request.launch = launch;
   request.resume = resume_of_restart(resume, launch);
   request.ranks = ranks_of_restart(launch);
-  request.stop_lead = options.stop_lead;
+  request.stop_lead_seconds = options.stop_lead_seconds;
   request.build = build_info();
   request.draws_live_line = std::getenv(launch_variables::kTerminal) != nullptr;
   return train_with_engine(request);
@@ -160,7 +160,7 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command
-      .add_option("--stop-lead", options.stop_lead,
+      .add_option("--stop-lead", options.stop_lead_seconds,
                   "seconds between a scheduler's warning and its kill: the run warns if stopping "
                   "may take longer (kept with the run)")
       ->type_name("SECONDS")

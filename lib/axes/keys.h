@@ -22,7 +22,8 @@ struct RequiredField {
   T value;
 };
 
-/// AxisRanks specifies which ranks an axis numbers: those with different places along it.
+/// AxisRanks says what the ranks along an axis do: train on different data, or compute one model
+/// together. Some axes only divide the ranks of others.
 enum class AxisRanks : uint8_t {
   kData,          // ranks that train on different sequences
   kModel,         // ranks that compute one model together; they multiply the data-parallel ranks

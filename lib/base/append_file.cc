@@ -37,11 +37,9 @@ void AppendFile::open() {
   folder_id_ = folder_id();
 }
 
-AppendFile::FolderId AppendFile::folder_id() const {
+std::optional<FolderId> AppendFile::folder_id() const {
   const fs::path parent = fs::path(path_).parent_path();
-  struct stat found {};
-  if (::stat(parent.empty() ? "." : parent.c_str(), &found) != 0) return {};
-  return {found.st_dev, found.st_ino};
+  return folder_id_of(parent.empty() ? "." : parent.string());
 }
 
 bool AppendFile::reopen_if_lost() {

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/folder_id.h"
 
 namespace ftrun {
 
@@ -36,14 +37,12 @@ class AppendFile {
  private:
   void open();
 
-  /// The folder's device and inode.
-  using FolderId = std::pair<dev_t, ino_t>;
-  FolderId folder_id() const;
+  std::optional<FolderId> folder_id() const;
 
   std::string path_;
   int fd_ = -1;
-  /// The folder in which the file was opened; zeros if it could not be examined.
-  FolderId folder_id_{};
+  /// The folder in which the file was opened; nothing if it could not be examined.
+  std::optional<FolderId> folder_id_;
 };
 
 }  // namespace ftrun

@@ -45,8 +45,8 @@ struct ProcessTimes {
   double age_seconds = 0;
 };
 
-/// MachineCpuTimes holds the time that all cores of a machine have worked since it started, in
-/// seconds summed over cores.
+/// MachineCpuTimes holds times of a machine's cores since it started, in seconds summed over cores:
+/// busy, stolen, and in all (with idle time).
 struct MachineCpuTimes {
   double busy_seconds = 0;
   /// Seconds that a hypervisor gave to other virtual machines although this one had work.

@@ -102,8 +102,8 @@ OwnedFd open_folder(const std::string& folder) {
 }
 
 /// Throws an error if the name has been given to another folder by another process since `before`.
-void check_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
-  if (folder_identity(folder) == before) return;
+void check_same(const std::string& folder, const std::optional<FolderId>& before) {
+  if (folder_id_of(folder) == before) return;
   throw Error(
       ExitCode::kEnvironment,
       cat(folder, ": another process ", before ? "replaced" : "wrote",
@@ -146,14 +146,8 @@ std::string move_into_place(FileSystem& files, const std::string& made, const st
   return "";
 }
 
-std::optional<FolderIdentity> folder_identity(const std::string& folder) {
-  struct stat info {};
-  if (::stat(folder.c_str(), &info) != 0) return std::nullopt;
-  return FolderIdentity{static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino)};
-}
-
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
-                    std::string_view mark, const std::optional<FolderIdentity>& before) {
+                    std::string_view mark, const std::optional<FolderId>& before) {
   check_same(folder, before);
   std::string old;
   try {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/folder_id.h"
 #include "base/owned_fd.h"
 
 namespace ftrun {
@@ -31,21 +32,13 @@ std::string move_into_place(FileSystem& files, const std::string& made, const st
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
 
-/// FolderIdentity identifies the folder that has a certain name at a certain time.
-struct FolderIdentity {
-  uint64_t device = 0;
-  uint64_t inode = 0;
-  bool operator==(const FolderIdentity&) const = default;
-};
-std::optional<FolderIdentity> folder_identity(const std::string& folder);
-
 /// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
 /// that had the name when the writing of `made` began: if two processes write the same folder, the
 /// first to finish succeeds and the other fails. Throws Error(kEnvironment) only before the new
 /// folder is in place. If the parent cannot be synced afterwards, logs a warning and keeps what was
 /// replaced.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
-                    std::string_view mark, const std::optional<FolderIdentity>& before);
+                    std::string_view mark, const std::optional<FolderId>& before);
 
 /// LeftoverFolder describes a folder that a killed process left, as read from its name:
 /// "NAME.tmp-1a2b3c4d" is unfinished or was being removed, "NAME.replaced-1a2b3c4d" is complete.

@@ -151,7 +151,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kCheckpointFile).string();
   if (!fs::exists(path, error))
     refuse(cat(folder, ": has no checkpoint.json, so it is not a complete checkpoint"));
-  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kMaxManifest), path);
+  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kMaxManifestBytes), path);
 }
 
 }  // namespace
@@ -293,7 +293,7 @@ void Checkpoint::verify_file(size_t i) {
   }
 }
 
-const Checkpoint::StateLocation& Checkpoint::location_of(const StateTensorSlice& slice) const {
+const Checkpoint::StateLocation& Checkpoint::location_of(const StateSlice& slice) const {
   const auto found = states_.find({slice.tensor, slice.kind});
   if (found == states_.end())
     refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
@@ -303,7 +303,7 @@ const Checkpoint::StateLocation& Checkpoint::location_of(const StateTensorSlice&
   return found->second;
 }
 
-void Checkpoint::check_matches(const StateTensorSlice& slice, const StateLocation& state) const {
+void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& state) const {
   const StateInfo& stored = state.info;
   const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));
@@ -317,7 +317,7 @@ void Checkpoint::check_matches(const StateTensorSlice& slice, const StateLocatio
         kOtherModel);
 }
 
-void Checkpoint::read(const StateTensorSlice& slice) {
+void Checkpoint::read(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   auto* out = static_cast<std::byte*>(slice.data);
   const auto copy = [&](const StoredBox& stored, const Box& part) {
@@ -334,8 +334,8 @@ void Checkpoint::read(const StateTensorSlice& slice) {
   if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));
 }
 
-void Checkpoint::read(const std::vector<StateTensorSlice>& slices) {
-  for (const StateTensorSlice& slice : slices) read(slice);
+void Checkpoint::read(const std::vector<StateSlice>& slices) {
+  for (const StateSlice& slice : slices) read(slice);
 }
 
 void Checkpoint::close_files() {

@@ -58,8 +58,8 @@ class Checkpoint {
   /// slice.dtype: BF16 (to the nearest, ties to even) or F32 (exact). Throws Error(kBadInput)
   /// naming file and tensor if the slice is missing, has another shape or dtype, or is damaged;
   /// slice.data is then undefined.
-  void read(const StateTensorSlice& slice);
-  void read(const std::vector<StateTensorSlice>& slices);
+  void read(const StateSlice& slice);
+  void read(const std::vector<StateSlice>& slices);
   /// Closes the mappings of all files.
   void close_files();
 
@@ -80,8 +80,8 @@ class Checkpoint {
   void check_contents(size_t i, const SafetensorsFile& file) const;
   /// Throws Error(kBadInput) if the checksum of a slice is not `found`.
   void verify(size_t file, size_t slice, uint64_t found);
-  const StateLocation& location_of(const StateTensorSlice& slice) const;
-  void check_matches(const StateTensorSlice& slice, const StateLocation& state) const;
+  const StateLocation& location_of(const StateSlice& slice) const;
+  void check_matches(const StateSlice& slice, const StateLocation& state) const;
 
   std::string folder_;
   CheckpointManifest manifest_;

@@ -36,7 +36,7 @@ void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t e
   const StateInfo& state = parameters_.at(tensor);
   float* to = out.data();
   for (const Box& box : cut_box(whole_box(state.shape), begin, end)) {
-    checkpoint_.read(StateTensorSlice{state.tensor, state.kind, DType::kF32, state.shape, box, to});
+    checkpoint_.read(StateSlice{state.tensor, state.kind, DType::kF32, state.shape, box, to});
     to += box.numel();
   }
 }

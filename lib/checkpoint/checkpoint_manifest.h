@@ -35,10 +35,10 @@ inline constexpr const char* kConfigRecord = "config";
 inline constexpr size_t kMaxStateDimensions = 8;
 
 /// The maximum size of a checkpoint.json in bytes: a larger file is neither written nor read.
-inline constexpr int64_t kMaxManifest = int64_t{256} << 20;
+inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
-/// StateTensorSlice is the part of one state tensor that this rank's memory holds.
-struct StateTensorSlice {
+/// StateSlice is the part of one state tensor that this rank's memory holds.
+struct StateSlice {
   /// The name of the model's tensor, as in its safetensors files.
   std::string tensor;
   /// The kind of state: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...

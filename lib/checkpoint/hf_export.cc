@@ -524,7 +524,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
   check_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
-  const std::optional<FolderIdentity> before = folder_identity(folder);
+  const std::optional<FolderId> before = folder_id_of(folder);
   const std::string made = temporary_beside(folder);
   const std::vector<WeightFile> shards = make_shards(options, tensors);
   OwnedFd held, held_old;

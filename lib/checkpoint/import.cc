@@ -160,13 +160,12 @@ int64_t ImportedState::bytes() const {
   return bytes;
 }
 
-std::vector<StateTensorSlice> ImportedState::slices() const {
-  std::vector<StateTensorSlice> all;
+std::vector<StateSlice> ImportedState::slices() const {
+  std::vector<StateSlice> all;
   for (const StateInFile& state : states_) {
     const SafetensorsFile& file = files_[state.file];
     const StoredTensor& entry = file.at(cat(state.tensor, ".", state.kind));
-    StateTensorSlice slice{state.tensor, state.kind, entry.dtype, entry.shape,
-                           whole_box(entry.shape)};
+    StateSlice slice{state.tensor, state.kind, entry.dtype, entry.shape, whole_box(entry.shape)};
     slice.read = [&file, &entry](int64_t first, int64_t last, void* out) {
       const auto size = static_cast<size_t>(dtype_bytes(entry.dtype));
       const auto from = static_cast<size_t>(first) * size;

@@ -53,7 +53,7 @@ class ImportedState {
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors() const;
   /// Returns the slices for save_checkpoint(), which reads them piece by piece; they refer to this
   /// object.
-  std::vector<StateTensorSlice> slices() const;
+  std::vector<StateSlice> slices() const;
   int64_t bytes() const;
 
  private:

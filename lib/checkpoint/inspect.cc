@@ -262,7 +262,7 @@ FolderDescription describe_adapter(const std::string& folder) {
   const AdapterFolder adapter(folder);
   const std::string file = folder + "/adapter_config.json";
   NamedValues rows{{"adapter", folder}};
-  add_key_rows(parse_json_strict(read_file(file, kMaxManifest), file),
+  add_key_rows(parse_json_strict(read_file(file, kMaxManifestBytes), file),
                {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout",
                 "use_rslora", "use_dora", "target_modules", "exclude_modules",
                 "layers_to_transform", "rank_pattern", "alpha_pattern", "modules_to_save", "bias"},

@@ -28,11 +28,11 @@ std::string below(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
-int64_t slice_bytes(const StateTensorSlice& slice) {
+int64_t slice_bytes(const StateSlice& slice) {
   return slice.box.numel() * dtype_bytes(slice.dtype);
 }
 
-void check_slice(const StateTensorSlice& slice) {
+void check_slice(const StateSlice& slice) {
   checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
   require(slice.tensor_shape.size() <= kMaxStateDimensions,
           "a state has at most kMaxStateDimensions dimensions");
@@ -42,15 +42,15 @@ void check_slice(const StateTensorSlice& slice) {
 }
 
 /// Makes the record of a slice, without its checksum.
-StateSliceRecord record_of(const StateTensorSlice& slice) {
+StateSliceRecord record_of(const StateSlice& slice) {
   return slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.box);
 }
 
-using SlicesByEntry = std::map<std::string, const StateTensorSlice*>;
+using SlicesByEntry = std::map<std::string, const StateSlice*>;
 
-SlicesByEntry by_entry(const std::vector<StateTensorSlice>& slices) {
+SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
   SlicesByEntry entries;
-  for (const StateTensorSlice& slice : slices) {
+  for (const StateSlice& slice : slices) {
     check_slice(slice);
     const std::string name = record_of(slice).entry;
     if (!entries.emplace(name, &slice).second) bug(cat("slice \"", name, "\" is given twice"));
@@ -66,7 +66,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
 }
 
 /// Appends a slice: at once if it lies in memory, else in pieces through `room`.
-void append_slice(SafetensorsWriter& writer, const std::string& name, const StateTensorSlice& slice,
+void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
     const auto size = static_cast<size_t>(slice_bytes(slice));
@@ -83,8 +83,7 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateTensorSlice>& slices,
-                           const SaveBuffers& buffers) {
+                           const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
@@ -92,7 +91,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
                            buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
-    const StateTensorSlice& slice = *entries.at(tensor.name);
+    const StateSlice& slice = *entries.at(tensor.name);
     append_slice(writer, tensor.name, slice, buffers.values());
     record.slices.push_back(record_of(slice));
   }
@@ -131,7 +130,7 @@ struct WrittenHere {
 };
 
 WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
-                       const std::vector<StateTensorSlice>& slices, int rank) {
+                       const std::vector<StateSlice>& slices, int rank) {
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
@@ -165,10 +164,10 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   const std::string path = below(folder, kCheckpointFile);
   const std::string text = manifest_text(manifest);
   const auto bytes = static_cast<int64_t>(text.size());
-  if (bytes > kMaxManifest)
+  if (bytes > kMaxManifestBytes)
     throw Error(ExitCode::kUnsupported,
                 cat(path, ": would have ", human_bytes(bytes), ", but at most ",
-                    human_bytes(kMaxManifest), " can be read again"),
+                    human_bytes(kMaxManifestBytes), " can be read again"),
                 "use fewer ranks");
   auto file = files.create(path);
   file->reserve(bytes);
@@ -283,7 +282,7 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 }  // namespace
 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
-                           const CheckpointMeta& meta, const std::vector<StateTensorSlice>& slices,
+                           const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
   if (options.buffers == nullptr) {
     const SaveBuffers buffers;

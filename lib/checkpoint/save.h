@@ -45,7 +45,7 @@ struct SaveResult {
 /// written" is thrown after the checkpoint was committed. Several ranks may hold the same slice;
 /// each element that a later run needs must be held by some rank.
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
-                           const CheckpointMeta& meta, const std::vector<StateTensorSlice>& slices,
+                           const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group);
 
 /// Removes what interrupted saves left below `root`: folders and files with exactly the names that

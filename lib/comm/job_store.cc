@@ -113,9 +113,9 @@ constexpr const char* kOneTokenEach =
   throw AdmissionRefused("the server there does not know this job's token");
 }
 
-/// AdmittedConnection is a connection on which both sides have proved that they know the token
+/// AuthenticatedConnection is a connection on which both sides have proved that they know the token
 /// without showing it, with rank 0's verdict on this member.
-struct AdmittedConnection {
+struct AuthenticatedConnection {
   OwnedFd fd;
   StoreAdmission verdict;
   StoreMember serving;
@@ -131,8 +131,8 @@ OwnedFd connect_at(const StoreEndpoint& endpoint, Clock::time_point deadline) {
   }
 }
 
-AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& member,
-                         Clock::time_point deadline) {
+AuthenticatedConnection greet(const StoreEndpoint& endpoint, const StoreMember& member,
+                              Clock::time_point deadline) {
   OwnedFd fd = connect_at(endpoint, deadline);
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -160,7 +160,7 @@ AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& membe
 
 OwnedFd connect_admitted(const StoreEndpoint& endpoint, const StoreMember& member,
                          Clock::time_point deadline) {
-  AdmittedConnection connection = greet(endpoint, member, deadline);
+  AuthenticatedConnection connection = greet(endpoint, member, deadline);
   if (connection.verdict != StoreAdmission::kAdmitted)
     throw_refused(endpoint, member, connection.verdict, connection.serving);
   return std::move(connection.fd);
@@ -241,7 +241,7 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   try {
     send_all(fd_.get(), head + body);
     const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
-    if (size == 0 || size > kMaxStoredBytes) lost("an answer without sense");
+    if (size == 0 || size > kMaxStoredBytes) lost("a malformed answer");
     Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/module_path.h"
+#include "base/installed_module.h"
 #include "base/open_library.h"
 #include "comm/nccl_communicator.h"
 #include "comm/nccl_entry.h"
@@ -12,8 +12,8 @@ namespace ftrun {
 namespace {
 
 NcclMakeEntry load_module() {
-  const std::string path =
-      module_path(reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
+  const std::string path = installed_module_path(
+      reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", why),

@@ -452,7 +452,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
   };
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
     return refuse(std::string(kWelcomeBytes, '\0'));
-  if (static_cast<int>(members.size()) >= limits.members) return false;
+  if (static_cast<int>(members.size()) >= limits.max_connections) return false;
   const StoreAdmission verdict = admit_member(member);
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));

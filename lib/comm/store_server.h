@@ -25,7 +25,7 @@ class StoreServer {
     /// The time that a proof may take.
     int64_t handshake_ms = 5000;
     /// The maximum number of connections of ranks: each rank has up to three.
-    int members = 1 << 16;
+    int max_connections = 1 << 16;
   };
 
   /// Serves the job of rank `own` on `listening`, a socket that listens.

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/module_paths.h"
+#include "base/module_names.h"
 
 namespace ftrun {
 namespace {

@@ -190,7 +190,7 @@ class Converter {
 
   std::optional<std::vector<int64_t>> as_ints(const ConfigNode& node) {
     // ftrun's own list keys are empty by default, and a written config contains that default.
-    const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_means_unset;
+    const bool may_be_empty = field_.origin == KeyOrigin::kFtrun && !field_.zero_means_unset;
     if (node.kind != ConfigNodeKind::kList || (node.items.empty() && !may_be_empty))
       return refuse(node);
     std::vector<int64_t> out;

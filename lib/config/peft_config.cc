@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/hub_cache.h"
-#include "base/module_paths.h"
+#include "base/module_names.h"
 #include "base/pattern.h"
 #include "base/text.h"
 #include "config/load.h"

@@ -109,7 +109,7 @@ class TreeReader {
                   const std::string& spelled_path) {
     const ConfigNode& value = entry.value;
     if (value.kind == ConfigNodeKind::kNull &&
-        (section.nullable || section.vocabulary == Vocabulary::kFtrun))
+        (section.nullable || section.origin == KeyOrigin::kFtrun))
       return;
     if (!value.is_map()) {
       problems_.error(value.at,
@@ -175,7 +175,7 @@ class TreeReader {
     if (is_torch_class_section(field.section)) return;
     if (!applies_to_type(field, type_of(field.section)))
       return refuse_parameter(field, entry, spelled_path);
-    const bool null_allowed = field.forms.allows_null || field.vocabulary == Vocabulary::kFtrun;
+    const bool null_allowed = field.forms.allows_null || field.origin == KeyOrigin::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       config_.origins.keys[field.path()] = {node.at, true};
@@ -203,7 +203,7 @@ class TreeReader {
     if (field.type == FieldType::kChoice)
       return std::find(field.choices.begin(), field.choices.end(), "auto") != field.choices.end();
     return field.type == FieldType::kAnyValue ||
-           (field.type == FieldType::kText && field.vocabulary == Vocabulary::kFtrun);
+           (field.type == FieldType::kText && field.origin == KeyOrigin::kFtrun);
   }
 
   void record_torch_class(const Field& field, const ConfigNode& node) {

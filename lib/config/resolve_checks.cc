@@ -27,7 +27,8 @@ void check_loss_scale(ResolveState& r) {
     r.error(
         "fp16.loss_scale_window",
         cat("fp16.loss_scale_window: expected a whole number above 0, found ", f.loss_scale_window),
-        "write the steps without overflow after which the scale is doubled, for example 1000");
+        "write the number of steps without overflow after which the scale is doubled, for example "
+        "1000");
   if (f.hysteresis <= 0)
     r.error("fp16.hysteresis",
             cat("fp16.hysteresis: expected a whole number above 0, found ", f.hysteresis,

@@ -42,7 +42,7 @@ Field SectionKeyRows::plain(const char* name, FieldType type, const char* doc) c
   field.name = name;
   field.type = type;
   field.doc = doc;
-  field.vocabulary = vocabulary_;
+  field.origin = origin_;
   return field;
 }
 

@@ -42,8 +42,8 @@ enum class KeySupport {
   kRefuseUnlessDefault,  // the same, but only if the value differs from the default
 };
 
-/// Vocabulary specifies which program defined a key.
-enum class Vocabulary { kFtrun, kDeepSpeed };
+/// KeyOrigin specifies which program defined a key.
+enum class KeyOrigin { kFtrun, kDeepSpeed };
 
 /// ResumeRule says what happens if a run that continues has another value of a key.
 enum class ResumeRule {
@@ -100,7 +100,7 @@ struct Field {
   AlternativeForms forms;
   std::string doc;
   std::string unit;
-  Vocabulary vocabulary = Vocabulary::kFtrun;
+  KeyOrigin origin = KeyOrigin::kFtrun;
   KeySupport support = KeySupport::kApply;
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
@@ -167,7 +167,7 @@ struct Field {
 struct Section {
   std::string path;
   std::string doc;
-  Vocabulary vocabulary = Vocabulary::kFtrun;
+  KeyOrigin origin = KeyOrigin::kFtrun;
   KeySupport support = KeySupport::kApply;
   bool nullable = false;
   /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognized

@@ -9,7 +9,7 @@ void declare_adapter(Schema& s) {
        .doc = "Low-rank adapters (LoRA): small matrices beside frozen weight matrices. Only the "
               "adapters are trained. The keys are those of PEFT's LoraConfig; the path of a PEFT "
               "folder or of its adapter_config.json may take the place of the section.",
-       .vocabulary = Vocabulary::kFtrun},
+       .origin = KeyOrigin::kFtrun},
       [](auto& c) -> auto& { return c.adapter; });
   using A = AdapterConfig;
   rows.key("type", &A::type,
@@ -77,7 +77,7 @@ void declare_quantization(Schema& s) {
               "while they are loaded, so they are never unquantized in memory as a whole. "
               "Embeddings, the head, norms, biases and adapters are not quantized. The values "
               "equal those of bitsandbytes, whose keys are also accepted.",
-       .vocabulary = Vocabulary::kFtrun},
+       .origin = KeyOrigin::kFtrun},
       [](auto& c) -> auto& { return c.quantization; });
   using Q = QuantizationConfig;
   rows.key(

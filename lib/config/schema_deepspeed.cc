@@ -120,7 +120,7 @@ void declare_deepspeed_top(Schema& s) {
 
 void declare_precision(Schema& s) {
   auto fp16 = section(
-      s, {.path = "fp16", .doc = "Training in fp16 with loss scaling.", .vocabulary = kDs},
+      s, {.path = "fp16", .doc = "Training in fp16 with loss scaling.", .origin = kDs},
       [](auto& c) -> auto& { return c.fp16; });
   fp16.key("enabled", &Fp16Config::enabled, "Train in fp16.");
   fp16.key("auto_cast", &Fp16Config::auto_cast, "Cast float inputs to fp16.").notice();
@@ -148,7 +148,7 @@ void declare_precision(Schema& s) {
       .refuse_unless_default();
 
   auto bf16 = section(
-      s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs, .nullable = true},
+      s, {.path = "bf16", .doc = "Training in bf16.", .origin = kDs, .nullable = true},
       [](auto& c) -> auto& { return c.bf16; });
   bf16.key("enabled", &Bf16Config::enabled,
            "Train in bf16 (master weights stay fp32). auto: on GPUs, unless fp16 is enabled.");
@@ -165,8 +165,7 @@ void declare_precision(Schema& s) {
       .may_change();
 
   auto types = section(
-      s,
-      {.path = "data_types", .doc = "dtypes that may differ from the model's.", .vocabulary = kDs},
+      s, {.path = "data_types", .doc = "dtypes that may differ from the model's.", .origin = kDs},
       [](auto& c) -> auto& { return c.data_types; });
   types
       .key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
@@ -303,19 +302,19 @@ void declare_checked_zero_keys(SectionKeyRows& zero) {
 void declare_foreign_zero_sections(Schema& s) {
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
-                 .vocabulary = kDs,
+                 .origin = kDs,
                  .support = KeySupport::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.zenflow",
                  .doc = "ZenFlow: other numbers.",
-                 .vocabulary = kDs,
+                 .origin = kDs,
                  .support = KeySupport::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.leaf_module",
                  .doc = "Modules gathered as one.",
-                 .vocabulary = kDs,
+                 .origin = kDs,
                  .support = KeySupport::kNotice,
                  .nullable = true,
                  .free_form = true});
@@ -326,7 +325,7 @@ void declare_offload_param(Schema& s) {
       s,
       {.path = "zero_optimization.offload_param",
        .doc = "Parameters kept off the device (stage 3).",
-       .vocabulary = kDs,
+       .origin = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_param; });
   param.key("device", &OffloadParamConfig::device, "Tier of the parameters.");
@@ -356,7 +355,7 @@ void declare_offload_optimizer(Schema& s) {
       s,
       {.path = "zero_optimization.offload_optimizer",
        .doc = "Optimizer state and update off the device (stages 1 to 3).",
-       .vocabulary = kDs,
+       .origin = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_optimizer; });
   optimizer.key("device", &OffloadOptimizerConfig::device, "Tier of the optimizer state.");
@@ -393,7 +392,7 @@ void declare_zero(Schema& s) {
       s,
       {.path = "zero_optimization",
        .doc = "ZeRO: which state is sharded over data-parallel ranks.",
-       .vocabulary = kDs,
+       .origin = kDs,
        .may_change = true},
       [](auto& c) -> auto& { return c.zero; });
   declare_zero_keys(zero);

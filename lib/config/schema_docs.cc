@@ -154,11 +154,10 @@ std::string row(const Field& field) {
              does_text(field), " | ", cell(doc), " |\n");
 }
 
-std::string table(const std::string& section, Vocabulary vocabulary, bool any_vocabulary) {
+std::string table(const std::string& section, KeyOrigin origin, bool any_origin) {
   std::string rows;
   for (const Field& field : Schema::get().fields())
-    if (field.section == section && (any_vocabulary || field.vocabulary == vocabulary))
-      rows += row(field);
+    if (field.section == section && (any_origin || field.origin == origin)) rows += row(field);
   if (rows.empty()) return "";
   return "| key | value | default | does | meaning |\n|---|---|---|---|---|\n" + rows + "\n";
 }
@@ -171,13 +170,13 @@ std::string section_chapter(const Section& section) {
                                 ? ""
                                 : cat(" A plain value is its `", section.shorthand_key, "`.");
   return cat("### `", section.path, "`\n\n", section.doc, plain, does, "\n\n",
-             table(section.path, section.vocabulary, true));
+             table(section.path, section.origin, true));
 }
 
-std::string sections_of(Vocabulary vocabulary) {
+std::string sections_of(KeyOrigin origin) {
   std::string out;
   for (const Section& section : Schema::get().sections())
-    if (section.vocabulary == vocabulary) out += section_chapter(section);
+    if (section.origin == origin) out += section_chapter(section);
   return out;
 }
 
@@ -289,7 +288,7 @@ Json field_schema(const Field& field) {
     if (!field.forms.words.empty())
       choices.push_back({{"type", "string"}, {"pattern", any_case_pattern(accepted_words(field))}});
     if (!open) choices.push_back({{"const", "auto"}});
-    if (field.forms.allows_null || field.vocabulary == Vocabulary::kFtrun)
+    if (field.forms.allows_null || field.origin == KeyOrigin::kFtrun)
       choices.push_back({{"type", "null"}});
     out["anyOf"] = choices;
   }
@@ -344,7 +343,7 @@ std::string surface_line(const Field& field) {
       range_column(field),
       field.unit,
       field.type == FieldType::kAnyValue ? "" : yaml_text(field.default_value),
-      field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
+      field.origin == KeyOrigin::kFtrun ? "ftrun" : "deepspeed",
       support_text(field.support),
       join(field.aliases, ","),
       field.forms.allows_null ? "null" : "",
@@ -356,10 +355,10 @@ std::string surface_line(const Field& field) {
 
 std::string config_markdown() {
   std::string out(kIntroduction);
-  out += "\n## ftrun's own keys\n\n### Top level\n\n" + table("", Vocabulary::kFtrun, false);
-  out += sections_of(Vocabulary::kFtrun);
-  out += "## DeepSpeed's keys\n\n### Top level\n\n" + table("", Vocabulary::kDeepSpeed, false);
-  out += sections_of(Vocabulary::kDeepSpeed);
+  out += "\n## ftrun's own keys\n\n### Top level\n\n" + table("", KeyOrigin::kFtrun, false);
+  out += sections_of(KeyOrigin::kFtrun);
+  out += "## DeepSpeed's keys\n\n### Top level\n\n" + table("", KeyOrigin::kDeepSpeed, false);
+  out += sections_of(KeyOrigin::kDeepSpeed);
   return out + legacy_chapter();
 }
 

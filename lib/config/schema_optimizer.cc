@@ -112,7 +112,7 @@ void declare_optimizer(Schema& s) {
                            {.path = "optimizer",
                             .doc = "Absent: AdamW with train.learning_rate and "
                                    "train.weight_decay, norms and biases exempt.",
-                            .vocabulary = kDs},
+                            .origin = kDs},
                            part);
   Field& type = optimizer.key("type", &OptimizerConfig::type, "").in_any_case();
   type.doc = type_text();
@@ -121,8 +121,7 @@ void declare_optimizer(Schema& s) {
   optimizer.checked_only<bool>("legacy_fusion", false, "A setting of DeepSpeed's fused kernels.");
 
   auto params = section(
-      s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
-      part);
+      s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .origin = kDs}, part);
   for (const Hyperparameter& parameter : all_hyperparameters())
     declare_parameter(params, parameter);
   // These keys of DeepSpeed are checked but not kept.
@@ -338,8 +337,7 @@ void declare_scheduler(Schema& s) {
     return c.scheduler;
   };
   auto scheduler = section(
-      s,
-      {.path = "scheduler", .doc = "Absent: constant after train.warmup_steps.", .vocabulary = kDs},
+      s, {.path = "scheduler", .doc = "Absent: constant after train.warmup_steps.", .origin = kDs},
       part);
   const std::string types_text =
       cat("DeepSpeed's ", schedulers_text(SchedulerOrigin::kDeepSpeed), ", or Hugging Face's ",
@@ -349,8 +347,7 @@ void declare_scheduler(Schema& s) {
     if (!traits.alias.empty()) type.synonym(traits.alias.data(), traits.name.data());  // literals
 
   auto params = section(
-      s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .vocabulary = kDs},
-      part);
+      s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .origin = kDs}, part);
   declare_warmup_parameters(params);
   declare_decay_parameters(params);
   declare_cycle_parameters(params);

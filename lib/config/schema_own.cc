@@ -3,11 +3,11 @@
 namespace ftrun {
 namespace {
 
-constexpr auto kOwn = Vocabulary::kFtrun;
+constexpr auto kOwn = KeyOrigin::kFtrun;
 
 void declare_model_and_data(Schema& s) {
   auto model = section(
-      s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
+      s, {.path = "model", .doc = "The model to fine-tune.", .origin = kOwn},
       [](auto& c) -> auto& { return c.model; });
   model
       .key("path", &ModelSection::path,
@@ -21,7 +21,7 @@ void declare_model_and_data(Schema& s) {
             "as in transformers (padding_idx), so that losses can be compared.");
 
   auto data = section(
-      s, {.path = "data", .doc = "Tokenized data sets.", .vocabulary = kOwn},
+      s, {.path = "data", .doc = "Tokenized data sets.", .origin = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
            "Data set file, or a list of files that are read one after the other, or a list of "
@@ -73,7 +73,7 @@ void declare_model_and_data(Schema& s) {
 
 void declare_train(Schema& s) {
   auto train = section(
-      s, {.path = "train", .doc = "Length of the training and its settings.", .vocabulary = kOwn},
+      s, {.path = "train", .doc = "Length of the training and its settings.", .origin = kOwn},
       [](auto& c) -> auto& { return c.train; });
   train.key("steps", &TrainConfig::steps, "Optimizer steps; give this or epochs.")
       .at_least(1)
@@ -139,7 +139,7 @@ void declare_evaluation(Schema& s) {
       {.path = "train.evaluation",
        .doc = "Loss, perplexity and token accuracy on each set of data.validation: before the "
               "first step, after the last step, and between them.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
@@ -164,7 +164,7 @@ void declare_evaluation(Schema& s) {
       {.path = "train.early_stopping",
        .doc = "The run ends before its last step when evaluations no longer improve. The "
               "evaluation before the first step does not count.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.train.early_stopping; });
   stopping.key("metric", &EarlyStoppingConfig::metric,
@@ -185,7 +185,7 @@ void declare_train_outputs(Schema& s) {
       s,
       {.path = "train.log",
        .doc = "Lines and files that a run writes while it trains.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.train.log; });
   log.key("every", &LogConfig::every, "Steps between two printed lines.")
@@ -197,7 +197,7 @@ void declare_train_outputs(Schema& s) {
       s,
       {.path = "train.generate",
        .doc = "Text that the model writes at each evaluation and at the end.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.train.generate; });
   generate
@@ -225,7 +225,7 @@ void declare_train_outputs(Schema& s) {
        .doc = "Measured start and end of each instruction of some steps. The run folder's "
               "trace.json contains them beside the predicted step, for the viewers of Perfetto and "
               "Chrome (docs/plan.md).",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.train.trace; });
   trace
@@ -243,10 +243,7 @@ void declare_train_outputs(Schema& s) {
 void declare_parallel(Schema& s) {
   auto parallel = section(
       s,
-      {.path = "parallel",
-       .doc = "Degrees of the rank mesh.",
-       .vocabulary = kOwn,
-       .may_change = true},
+      {.path = "parallel", .doc = "Degrees of the rank mesh.", .origin = kOwn, .may_change = true},
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
@@ -316,7 +313,7 @@ void declare_parallel(Schema& s) {
               "without a new checkpoint, ftrun removes its replica: the run continues on fewer "
               "data-parallel ranks with the same train_batch_size. This works on one machine, if "
               "ftrun restarts the ranks.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
@@ -330,7 +327,7 @@ void declare_parallel(Schema& s) {
       s,
       {.path = "partition",
        .doc = "Groups of parameters that ZeRO gathers and shards together (units).",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
@@ -343,7 +340,7 @@ void declare_checkpoint(Schema& s) {
       {.path = "checkpoint",
        .doc =
            "Checkpoints: when they are saved and which are kept; ftrun's keys beside DeepSpeed's.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.checkpoint; });
   rows.key("every", &CheckpointConfig::every,
@@ -371,7 +368,7 @@ void declare_checkpoint(Schema& s) {
       {.path = "checkpoint.keep_best",
        .doc = "The checkpoint of the best evaluation so far: saved when it is found, and kept "
               "beside those of keep_last. The evaluation before the first step does not count.",
-       .vocabulary = kOwn},
+       .origin = kOwn},
       [](auto& c) -> auto& { return c.checkpoint.keep_best; });
   best.key("metric", &KeepBestConfig::metric,
            "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best "
@@ -381,7 +378,7 @@ void declare_checkpoint(Schema& s) {
            "accuracy, min for the others.")
       .or_auto();
   const auto theirs = [](Field& field) -> Field& {
-    field.vocabulary = Vocabulary::kDeepSpeed;
+    field.origin = KeyOrigin::kDeepSpeed;
     return field;
   };
   theirs(rows.key("tag_validation", &CheckpointConfig::tag_validation,
@@ -405,7 +402,7 @@ void declare_recompute(Schema& s) {
       {.path = "recompute",
        .doc = "Activations that the backward pass computes again instead of keeping them "
               "(activation checkpointing).",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .shorthand_key = "policy",
        .may_change = true},
       [](auto& c) -> auto& { return c.recompute; });
@@ -425,7 +422,7 @@ void declare_rest(Schema& s) {
       s,
       {.path = "kernels",
        .doc = "Implementations of the computation.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.kernels; });
   kernels.key("products", &KernelsConfig::matmul,
@@ -446,10 +443,7 @@ void declare_rest(Schema& s) {
 
   auto comm = section(
       s,
-      {.path = "comm",
-       .doc = "Communication between ranks.",
-       .vocabulary = kOwn,
-       .may_change = true},
+      {.path = "comm", .doc = "Communication between ranks.", .origin = kOwn, .may_change = true},
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
@@ -471,7 +465,7 @@ void declare_rest(Schema& s) {
       s,
       {.path = "export",
        .doc = "The Hugging Face model folder that a run writes at its end.",
-       .vocabulary = kOwn,
+       .origin = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");

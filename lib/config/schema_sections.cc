@@ -4,7 +4,7 @@ namespace ftrun {
 namespace {
 
 SectionKeyRows ignored(Schema& s, const char* path, const char* doc) {
-  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .support = KeySupport::kNotice});
+  return section(s, {.path = path, .doc = doc, .origin = kDs, .support = KeySupport::kNotice});
 }
 
 void declare_activation_checkpointing(Schema& s) {
@@ -13,7 +13,7 @@ void declare_activation_checkpointing(Schema& s) {
       {.path = "activation_checkpointing",
        .doc = "Storage of the inputs of recomputed layers. As in DeepSpeed, this section does not "
               "enable recomputation: recompute does.",
-       .vocabulary = kDs,
+       .origin = kDs,
        .may_change = true},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
@@ -29,11 +29,7 @@ void declare_activation_checkpointing(Schema& s) {
 
 void declare_aio(Schema& s) {
   auto aio = section(
-      s,
-      {.path = "aio",
-       .doc = "Disk access to state on NVMe.",
-       .vocabulary = kDs,
-       .may_change = true},
+      s, {.path = "aio", .doc = "Disk access to state on NVMe.", .origin = kDs, .may_change = true},
       [](auto& c) -> auto& { return c.aio; });
   aio.key("block_size", &AioConfig::block_size, "Size of one request; a multiple of 4096.")
       .range(1, 1 << 30)
@@ -64,7 +60,7 @@ void declare_placement_sections(Schema& s) {
       s,
       {.path = "pipeline",
        .doc = "DeepSpeed's pipeline engine; parallel.pipeline is ftrun's key.",
-       .vocabulary = kDs},
+       .origin = kDs},
       [](auto& c) -> auto& { return c.pipeline; });
   pipeline
       .key("stages", &PipelineConfig::stages, "Another name of parallel.pipeline; 0 and 1 = off.")
@@ -91,7 +87,7 @@ void declare_monitors(Schema& s) {
       {.path = "csv_monitor",
        .doc = "Metrics as CSV files in DeepSpeed's layout, with one header and each step once, "
               "even if the run is resumed.",
-       .vocabulary = kDs,
+       .origin = kDs,
        .may_change = true},
       [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write these files.");
@@ -105,7 +101,7 @@ void declare_monitors(Schema& s) {
       {.path = "wandb",
        .doc = "Weights & Biases. scripts/follow_run.py runs beside the training, reads the files "
               "that the run writes, and sends them, if a Python environment has the client.",
-       .vocabulary = kDs,
+       .origin = kDs,
        .may_change = true},
       [](auto& c) -> auto& { return c.wandb; });
   wandb.key("enabled", &WandbConfig::enabled,
@@ -173,7 +169,7 @@ void declare_elasticity(Schema& s) {
       s,
       {.path = "elasticity",
        .doc = "Batch sizes that can be divided among several numbers of ranks.",
-       .vocabulary = kDs},
+       .origin = kDs},
       [](auto& c) -> auto& { return c.elasticity; });
   using C = ElasticityConfig;
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
@@ -212,7 +208,7 @@ void declare_foreign_features(Schema& s) {
                            bool needs_enabled) {
     s.add_section({.path = path,
                    .doc = doc,
-                   .vocabulary = kDs,
+                   .origin = kDs,
                    .support = support,
                    .nullable = true,
                    .free_form = true,
@@ -256,7 +252,7 @@ void declare_tensor_parallel(Schema& s) {
       s,
       {.path = "tensor_parallel",
        .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's key.",
-       .vocabulary = kDs,
+       .origin = kDs,
        .nullable = true,
        .may_change = true},
       [](auto& c) -> auto& { return c.tensor_parallel; });

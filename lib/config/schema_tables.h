@@ -25,7 +25,7 @@ void declare_zero(Schema& schema);
 void declare_deepspeed_sections(Schema& schema);
 void declare_legacy(Schema& schema);
 
-inline constexpr auto kDs = Vocabulary::kDeepSpeed;
+inline constexpr auto kDs = KeyOrigin::kDeepSpeed;
 
 // Conversions between a member's type and FieldValue.
 inline FieldValue to_value(bool v) {
@@ -87,7 +87,7 @@ constexpr FieldType field_type() {
 class SectionKeyRows {
  public:
   SectionKeyRows(Schema& schema, const Section& section)
-      : schema_(schema), path_(section.path), vocabulary_(section.vocabulary) {}
+      : schema_(schema), path_(section.path), origin_(section.origin) {}
 
   /// Adds a key that is checked but not kept.
   template <typename T>
@@ -109,7 +109,7 @@ class SectionKeyRows {
 
   Schema& schema_;
   std::string path_;
-  Vocabulary vocabulary_;
+  KeyOrigin origin_;
 };
 
 /// KeyRows adds rows whose keys are members of the struct that `part` selects from a Config.
@@ -162,11 +162,11 @@ inline SectionKeyRows section(Schema& schema, Section head) {
 
 /// Returns the rows of the top level.
 template <typename Accessor>
-auto top_level(Schema& schema, Vocabulary vocabulary, Accessor part) {
-  return rows_of(schema, {.path = "", .vocabulary = vocabulary}, part);
+auto top_level(Schema& schema, KeyOrigin origin, Accessor part) {
+  return rows_of(schema, {.path = "", .origin = origin}, part);
 }
-inline KeyRows<Config> top_level(Schema& schema, Vocabulary vocabulary) {
-  return top_level(schema, vocabulary, [](Config& c) -> Config& { return c; });
+inline KeyRows<Config> top_level(Schema& schema, KeyOrigin origin) {
+  return top_level(schema, origin, [](Config& c) -> Config& { return c; });
 }
 
 }  // namespace ftrun

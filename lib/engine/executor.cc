@@ -193,10 +193,10 @@ void Executor::capture() {
     device_->begin_capture(static_cast<InstrId>(i) + 1);
   }
   device_->end_capture();
-  captured_ = captured_inputs(*step_);
+  captured_ = captured_constants(*step_);
 }
 
-Executor::CapturedConstants Executor::captured_inputs(const StepRun& step) {
+Executor::CapturedConstants Executor::captured_constants(const StepRun& step) {
   CapturedConstants inputs{step.optimizer, {}};
   for (const Batch& batch : step.micro_batches) inputs.first_tokens.push_back(batch.first_token);
   return inputs;
@@ -208,7 +208,7 @@ void Executor::drop_captures() {
 }
 
 void Executor::run_captured(const StepRun& step) {
-  if (captured_ != captured_inputs(step)) capture();
+  if (captured_ != captured_constants(step)) capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {

@@ -89,7 +89,7 @@ class Executor {
   void end_trace();
   void run_captured(const StepRun& step);
   void capture();
-  static CapturedConstants captured_inputs(const StepRun& step);
+  static CapturedConstants captured_constants(const StepRun& step);
   void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);

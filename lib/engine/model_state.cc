@@ -363,8 +363,8 @@ std::vector<StateDtypeChange> ModelState::load(Checkpoint& checkpoint, InitialWe
   measure_row_norms(initial, [&](const UnitStatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
-    checkpoint.read(StateTensorSlice{tensor.name, kind_of(piece.state), stored_dtype(piece),
-                                     tensor.shape, box, out});
+    checkpoint.read(
+        StateSlice{tensor.name, kind_of(piece.state), stored_dtype(piece), tensor.shape, box, out});
   };
   for (const UnitStatePiece& piece : pieces_) {
     if (trains(piece))
@@ -377,13 +377,13 @@ std::vector<StateDtypeChange> ModelState::load(Checkpoint& checkpoint, InitialWe
   return conversions;
 }
 
-std::vector<StateTensorSlice> ModelState::slices(std::span<std::byte> sectors) const {
+std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return saved_slices({.sectors = sectors});
 }
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
 /// elsewhere on the disk.
-std::vector<StateTensorSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_main_memory;
   for (const UnitStatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
@@ -408,8 +408,8 @@ void ModelState::release_snapshot() {
   memory_.end_disk_snapshot();
 }
 
-std::vector<StateTensorSlice> ModelState::saved_slices(StateReadOptions reading) const {
-  std::vector<StateTensorSlice> mine;
+std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const {
+  std::vector<StateSlice> mine;
   for (const UnitStatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
     for (const TensorSlice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
@@ -425,12 +425,11 @@ std::vector<StateTensorSlice> ModelState::saved_slices(StateReadOptions reading)
   return mine;
 }
 
-/// Makes the StateTensorSlice of `box` of the tensor, which begins at element `first` of the unit.
+/// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit.
 /// It refers to the state itself, or to the copy in the snapshot.
-StateTensorSlice ModelState::saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
-                                         const Box& box, int64_t first,
-                                         StateReadOptions reading) const {
-  StateTensorSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
+StateSlice ModelState::saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
+                                   const Box& box, int64_t first, StateReadOptions reading) const {
+  StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.is_on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));

@@ -47,12 +47,12 @@ class ModelState {
   /// state, the first of them writes it. The slices refer to the state itself, which must not
   /// change while they are read. State on disk is read through `sectors` (a multiple of 4096
   /// bytes), if given, by one thread at a time.
-  std::vector<StateTensorSlice> slices(std::span<std::byte> sectors = {}) const;
+  std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
   /// Copies the present state (StateOptions::snapshots) and lists the slices of the copy, which
   /// another thread may read while training continues. The copy stays until release_snapshot();
   /// there is one at a time. Must not be called while lanes run.
-  std::vector<StateTensorSlice> snapshot(std::span<std::byte> sectors = {});
+  std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
   /// Makes the kernel allocate the copy's pages, so that the first copy need not wait for them. Any
   /// thread may call it.
@@ -91,9 +91,9 @@ class ModelState {
   TensorInfo stored_tensor(const UnitStatePiece& piece, TensorId id) const;
   int64_t bytes_of(const UnitStatePiece& piece, int64_t elements) const;
   BufferRange range_of(const UnitStatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateTensorSlice> saved_slices(StateReadOptions reading) const;
-  StateTensorSlice saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor,
-                               const Box& box, int64_t first, StateReadOptions reading) const;
+  std::vector<StateSlice> saved_slices(StateReadOptions reading) const;
+  StateSlice saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
+                         int64_t first, StateReadOptions reading) const;
   void fill(const UnitStatePiece& piece, DType source, const ReadTensor& read);
   void quantize(const UnitStatePiece& piece, const TensorSlice& slice,
                 const InitialWeights& initial);

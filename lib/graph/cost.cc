@@ -11,33 +11,33 @@ namespace ftrun {
 namespace work_of {
 
 OpWork elements(const LayerGraph& graph, const Op& op) {
-  return MemoryPass{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
 }
 
 OpWork transcendentals(const LayerGraph& graph, const Op& op) {
   const double elements = result_elements(graph, op);
-  return MemoryPass{
+  return MemorySweep{
       .flops = elements, .transcendentals = elements, .bytes = operand_bytes(graph, op)};
 }
 
 OpWork communication(const LayerGraph& graph, const Op& op) {
-  return MemoryPass{.bytes = operand_bytes(graph, op)};
+  return MemorySweep{.bytes = operand_bytes(graph, op)};
 }
 
 }  // namespace work_of
 
-OpWork::OpWork(std::initializer_list<MemoryPass> passes) {
-  for (const MemoryPass& pass : passes) add(pass);
+OpWork::OpWork(std::initializer_list<MemorySweep> passes) {
+  for (const MemorySweep& pass : passes) add(pass);
 }
 
-void OpWork::add(const MemoryPass& pass) {
+void OpWork::add(const MemorySweep& pass) {
   require(count_ < kMaxPasses, "an operation has at most kMaxPasses passes");
   passes_[count_++] = pass;
 }
 
-MemoryPass OpWork::total() const {
-  MemoryPass sum;
-  for (const MemoryPass& pass : *this) {
+MemorySweep OpWork::total() const {
+  MemorySweep sum;
+  for (const MemorySweep& pass : *this) {
     sum.flops += pass.flops;
     sum.transcendentals += pass.transcendentals;
     sum.bytes += pass.bytes;
@@ -77,7 +77,7 @@ double result_elements(const LayerGraph& graph, const Op& op) {
 
 double op_cost(const LayerGraph& graph, const Op& op) {
   double cost = 0;
-  for (const MemoryPass& pass : work(graph, op)) {
+  for (const MemorySweep& pass : work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += std::max(arithmetic, kFlopsPerByte * pass.bytes);
   }

@@ -11,9 +11,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// MemoryPass is one pass of an operation over memory, with the arithmetic that runs at the same
+/// MemorySweep is one pass of an operation over memory, with the arithmetic that runs at the same
 /// time.
-struct MemoryPass {
+struct MemorySweep {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
   /// Exponentials, hyperbolic tangents, sines and the like.
@@ -31,18 +31,18 @@ class OpWork {
   /// losses and each of three gradients.
   static constexpr size_t kMaxPasses = 6;
 
-  OpWork(const MemoryPass& pass) : OpWork({pass}) {}
-  OpWork(std::initializer_list<MemoryPass> passes);
+  OpWork(const MemorySweep& pass) : OpWork({pass}) {}
+  OpWork(std::initializer_list<MemorySweep> passes);
 
-  void add(const MemoryPass& pass);
+  void add(const MemorySweep& pass);
 
-  const MemoryPass* begin() const { return passes_.data(); }
-  const MemoryPass* end() const { return passes_.data() + count_; }
+  const MemorySweep* begin() const { return passes_.data(); }
+  const MemorySweep* end() const { return passes_.data() + count_; }
   /// Returns the sum of all passes.
-  MemoryPass total() const;
+  MemorySweep total() const;
 
  private:
-  std::array<MemoryPass, kMaxPasses> passes_{};
+  std::array<MemorySweep, kMaxPasses> passes_{};
   size_t count_ = 0;
 };
 

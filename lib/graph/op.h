@@ -14,7 +14,7 @@ namespace ftrun {
 using ValueId = int32_t;
 
 /// OpKind specifies what an operation computes. Its values are positions in the list ops/kinds.inc,
-/// the only file that names kinds.
+/// to which a new kind is added.
 enum class OpKind : uint8_t;
 
 /// NoAttrs stands for the attributes of a kind that has none.

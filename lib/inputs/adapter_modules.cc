@@ -8,7 +8,7 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
-#include "base/module_paths.h"
+#include "base/module_names.h"
 #include "base/pattern.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"

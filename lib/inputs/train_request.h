@@ -41,7 +41,7 @@ struct TrainRequest {
   /// The ranks that ftrun's own supervisor restarted.
   RanksOfStart ranks;
   /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 if not given.
-  double stop_lead = 0;
+  double stop_lead_seconds = 0;
   BuildInfo build;
   /// Says whether standard output is a terminal, on which rank 0 draws a live line.
   bool draws_live_line = false;

@@ -58,7 +58,7 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// Machine holds everything that a step's time depends on besides its programs.
+/// Machine describes a machine: the rates of its devices and links, its memory and its price.
 struct Machine {
   std::string name;
   bool has_gpus = false;

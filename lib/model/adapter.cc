@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/module_paths.h"
+#include "base/module_names.h"
 #include "base/pattern.h"
 #include "base/text.h"
 #include "model/module_paths.h"

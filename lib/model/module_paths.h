@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/module_paths.h"
+#include "base/module_names.h"
 #include "model/model_config.h"
 
 namespace ftrun {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/module_paths.h"
+#include "base/module_names.h"
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/families.h"

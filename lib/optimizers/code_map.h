@@ -88,7 +88,7 @@ consteval DynamicCodeMap make_code_map(bool has_negative) {
   return map;
 }
 
-consteval CodeLookupTable make_code_guesses(const DynamicCodeMap& map) {
+consteval CodeLookupTable make_code_lookup_table(const DynamicCodeMap& map) {
   using namespace code_map_detail;
   CodeLookupTable guesses;
   for (uint32_t cell = 0; cell < CodeLookupTable::kCells; ++cell) {

@@ -13,8 +13,8 @@ namespace ftrun {
 
 // The step builder writes a plain program, which holds the computation and says which instructions
 // use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
-// the first kind make the instructions that move this data, which the computation requires
-// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs); merge_insertions()
+// the first kind make the instructions that move this data, either because the computation requires
+// it (gather_parameters, reduce_gradients) or to save memory (offload_outputs); merge_insertions()
 // inserts them. Passes of the second kind transform the whole program: add_waits,
 // assign_arena_offsets, overlap_disk_requests. They never change what is computed.
 
@@ -45,7 +45,7 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
 /// Reduces each unit's gradient after the last operation list that writes it; separately for each
 /// micro-batch if each micro-batch has its own gradient. Reductions are joined in buckets of
 /// `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& reducer,
                                         int64_t bucket_elements);
 
 /// Moves outputs of layers to the host until backward reads them (cpu_checkpointing); `outputs` is

@@ -46,7 +46,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
   return gradients;
 }
 
-size_t last_list(const Program& program) {
+size_t last_ops_instr(const Program& program) {
   size_t last = 0;
   for (size_t i = 0; i < program.instrs.size(); ++i)
     if (program.instrs[i].runs_ops()) last = i;
@@ -67,8 +67,8 @@ void sort_by_position(std::vector<WrittenGradient>& gradients) {
 /// Reductions collects the instructions that reduce gradients, and where each goes in the program.
 class Reductions {
  public:
-  Reductions(const Program& program, GradientReducer& gradients, int64_t bucket_elements)
-      : gradients_(gradients), filler_(program, bucket_elements) {}
+  Reductions(const Program& program, GradientReducer& reducer, int64_t bucket_elements)
+      : reducer_(reducer), filler_(program, bucket_elements) {}
 
   void add(const WrittenGradient& gradient) {
     require(gradient.writers.first != BufferUse::kNone, "a gradient is written");
@@ -81,9 +81,8 @@ class Reductions {
             "gradients are made in the order of micro-batches");
     insert_after_ = std::max(insert_after_, gradient.writers.last);
     clears_.push_back(
-        {.at = gradient.writers.first, .instrs = gradients_.clear_unwritten(gradient.use)});
-    Reduction reduction =
-        gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
+        {.at = gradient.writers.first, .instrs = reducer_.clear_unwritten(gradient.use)});
+    Reduction reduction = reducer_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective),
                   std::move(reduction.instrs_after));
@@ -112,7 +111,7 @@ class Reductions {
     filler_.close();
   }
 
-  GradientReducer& gradients_;
+  GradientReducer& reducer_;
   BucketFiller filler_;
   /// The micro-batch and the chunk of the current backward pass.
   std::pair<int32_t, int32_t> backward_{-1, -1};
@@ -126,17 +125,17 @@ class Reductions {
 
 }  // namespace
 
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& reducer,
                                         int64_t bucket_elements) {
-  std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
+  std::vector<WrittenGradient> written = find_written_gradients(program, reducer.uses());
   // Units that two stages hold are reduced at the end. Reducing them earlier would be a deadlock:
   // this stage would wait for the other stage's partial gradient while the other stage waits
   // for this one.
-  const size_t end = last_list(program);
+  const size_t end = last_ops_instr(program);
   for (WrittenGradient& gradient : written)
-    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.writers.last = end;
+    if (reducer.is_shared_by_stages(gradient.use.unit)) gradient.writers.last = end;
   sort_by_position(written);
-  Reductions reductions(program, gradients, bucket_elements);
+  Reductions reductions(program, reducer, bucket_elements);
   for (const WrittenGradient& gradient : written) reductions.add(gradient);
   return reductions.finish();
 }

@@ -34,7 +34,7 @@ class LayoutRules {
   Verdict verdict_of(const Layout& layout);
 
   /// Returns the number of layouts for which resolve_layout() was called.
-  int64_t try_calls() const { return static_cast<int64_t>(tried_.size()); }
+  int64_t resolved_layouts() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
   /// TryResult is the result of resolve_layout() for one layout: a refusal, or properties.

@@ -166,7 +166,7 @@ class Search {
     BoundCalculator bounds(task_);
     const auto models_together = static_cast<size_t>(usable_cores());
     size_t checked = 0;
-    while (checked < layouts_.size() && (checked == 0 || !time_.bounds_time_is_over())) {
+    while (checked < layouts_.size() && (checked == 0 || !time_.has_spent_bounds_time())) {
       std::vector<Layout> allowed;
       std::vector<const StateProperties*> properties;
       BoundCalculator::MissingModels models;
@@ -186,7 +186,7 @@ class Search {
       for (size_t i = 0; i < allowed.size(); ++i) add_candidate(allowed[i], *properties[i], bounds);
     }
     result_.counts.checked = static_cast<int64_t>(checked);
-    result_.counts.try_calls = rules.try_calls();
+    result_.counts.resolved_layouts = rules.resolved_layouts();
     candidates_.sort_by_bound();
   }
 

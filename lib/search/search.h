@@ -32,7 +32,7 @@ struct SearchCounts {
   int64_t allowed = 0;
   /// The number of calls of resolve_layout(), including calls for layouts that only test one
   /// aspect. From their results the search decides which layouts are allowed (LayoutRules).
-  int64_t try_calls = 0;
+  int64_t resolved_layouts = 0;
   /// too_large: allowed layouts that need too much memory according to their bounds. planned:
   /// layouts that were fully planned. pruned: layouts that were not planned because their bound is
   /// no less than the best time found.

@@ -22,7 +22,7 @@ class TimeBudget {
   double remaining_seconds() const { return seconds_ - elapsed_seconds(); }
   bool has_spent_share(double share) const { return elapsed_seconds() > share * seconds_; }
   /// Returns whether the part of the time that is for bounds is over.
-  bool bounds_time_is_over() const { return elapsed_seconds() > bounds_seconds_; }
+  bool has_spent_bounds_time() const { return elapsed_seconds() > bounds_seconds_; }
 
   /// Estimates at which second of the search concurrent full plans end that begin now and whose
   /// efforts (estimate_planning_effort()) add up to `effort`, by those that were made before.

@@ -71,7 +71,7 @@ std::string_view work_name(WorkKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-std::vector<LaneBars> lane_blocks(const RankTimeline& rank, Picoseconds pixel) {
+std::vector<LaneBars> lane_bars(const RankTimeline& rank, Picoseconds pixel) {
   std::map<Lane, LaneBars> lanes;
   std::map<Lane, BarMerger> mergers;
   for (const TimelineInstr& one : rank.instrs) {
@@ -95,7 +95,7 @@ StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds 
     StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
     size_t bars = 0;
     for (const RankTimeline* rank : ranks) {
-      lanes.ranks.push_back(lane_blocks(*rank, lanes.pixel));
+      lanes.ranks.push_back(lane_bars(*rank, lanes.pixel));
       for (const LaneBars& lane : lanes.ranks.back()) bars += lane.bars.size();
     }
     if (bars <= max_count || pixels <= 1) return lanes;

@@ -21,9 +21,9 @@ std::string_view work_name(WorkKind kind);
 struct LaneBar {
   Picoseconds begin = 0;
   Picoseconds end = 0;
-  /// The sum of the times of the block's instructions.
+  /// The sum of the times of the bar's instructions.
   Picoseconds busy = 0;
-  /// The first and the last of the block's instructions.
+  /// The first and the last of the bar's instructions.
   const Instr* first = nullptr;
   const Instr* last = nullptr;
   int64_t count = 0;
@@ -42,7 +42,7 @@ struct LaneBars {
 /// `pixel` are merged with equally short neighbors less than a pixel away, until a pixel is full.
 /// So a lane has at most three bars per pixel, plus one. Instructions that take no time are left
 /// out.
-std::vector<LaneBars> lane_blocks(const RankTimeline& rank, Picoseconds pixel);
+std::vector<LaneBars> lane_bars(const RankTimeline& rank, Picoseconds pixel);
 
 /// StepLanes holds the lanes of several ranks, drawn at the same scale.
 struct StepLanes {

@@ -30,10 +30,10 @@ class SetupModel : public CheckpointedState {
   std::vector<StateDtypeChange> load(Checkpoint& checkpoint) override {
     return setup_.state().load(checkpoint, initial_weights(nullptr));
   }
-  std::vector<StateTensorSlice> slices() override {
+  std::vector<StateSlice> slices() override {
     return setup_.state().slices(save_buffers()->sectors());
   }
-  std::vector<StateTensorSlice> take_snapshot() override {
+  std::vector<StateSlice> take_snapshot() override {
     return setup_.state().snapshot(save_buffers()->sectors());
   }
   void release_snapshot() override { setup_.state().release_snapshot(); }

@@ -36,10 +36,10 @@ class CheckpointedState {
   /// states that the checkpoint stores in another precision.
   virtual std::vector<StateDtypeChange> load(Checkpoint& checkpoint) = 0;
   /// Lists the slices of the state itself. They must not change while they are read.
-  virtual std::vector<StateTensorSlice> slices() = 0;
+  virtual std::vector<StateSlice> slices() = 0;
   /// Copies the current state and lists the slices of the copy, which may be read while training
   /// continues. There is only one copy at a time; release_snapshot() frees it.
-  virtual std::vector<StateTensorSlice> take_snapshot() = 0;
+  virtual std::vector<StateSlice> take_snapshot() = 0;
   virtual void release_snapshot() = 0;
   /// Uses the memory of the copy once, so that the first take_snapshot() does not wait for
   /// page faults.

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
-#include "base/module_path.h"
+#include "base/installed_module.h"
 #include "base/text.h"
 #include "config/model_name.h"
 #include "data/sequence_reader.h"
@@ -112,7 +112,7 @@ std::vector<NodeFact> program_files() {
     facts.push_back({"the engine library", whole_file(library)});
   const auto* symbol = reinterpret_cast<const void*>(&own_library);
   for (const char* module : {"libftrun_cuda.so", "libftrun_nccl.so"})
-    facts.push_back({module, whole_file(module_path(symbol, module))});
+    facts.push_back({module, whole_file(installed_module_path(symbol, module))});
   return facts;
 }
 

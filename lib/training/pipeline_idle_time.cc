@@ -15,7 +15,7 @@ namespace {
 std::string encode(const StageActionSeconds& seconds) {
   std::ostringstream text;
   text.precision(9);
-  text << seconds.waited << ' ' << seconds.after_actions;
+  text << seconds.waited_seconds << ' ' << seconds.after_actions_seconds;
   for (const double action : seconds.actions) text << ' ' << action;
   return text.str();
 }
@@ -23,7 +23,7 @@ std::string encode(const StageActionSeconds& seconds) {
 StageActionSeconds decode(const std::string& text) {
   std::istringstream figures(text);
   StageActionSeconds seconds;
-  figures >> seconds.waited >> seconds.after_actions;
+  figures >> seconds.waited_seconds >> seconds.after_actions_seconds;
   for (double action = 0; figures >> action;) seconds.actions.push_back(action);
   return seconds;
 }
@@ -32,8 +32,8 @@ StageActionSeconds decode(const std::string& text) {
 
 void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
                              const PipelineLayout& pipeline, int stage, int32_t layers) {
-  waited += step.stage_wait_seconds + step.end_wait_seconds;
-  after_actions += step.after_layers_seconds;
+  waited_seconds += step.stage_wait_seconds + step.end_wait_seconds;
+  after_actions_seconds += step.after_layers_seconds;
   actions.resize(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
@@ -47,8 +47,8 @@ void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<Sche
 }
 
 void StageActionSeconds::add(const StageActionSeconds& other) {
-  waited += other.waited;
-  after_actions += other.after_actions;
+  waited_seconds += other.waited_seconds;
+  after_actions_seconds += other.after_actions_seconds;
   actions.resize(other.actions.size());
   for (size_t i = 0; i < actions.size(); ++i) actions[i] += other.actions[i];
 }
@@ -60,11 +60,13 @@ std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement pla
   const ScheduleTimeline timeline = simulate_timeline(lists, placement, seconds);
   double makespan = 0;
   for (size_t s = 0; s < stages.size(); ++s)
-    makespan = std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after_actions);
+    makespan =
+        std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after_actions_seconds);
   std::vector<IdleShare> shares;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const double busy = timeline.stages[s].busy + stages[s].after_actions;
-    shares.push_back({stages[s].waited / (stages[s].waited + busy), 1 - busy / makespan});
+    const double busy = timeline.stages[s].busy + stages[s].after_actions_seconds;
+    shares.push_back(
+        {stages[s].waited_seconds / (stages[s].waited_seconds + busy), 1 - busy / makespan});
   }
   return shares;
 }

@@ -16,11 +16,11 @@ namespace ftrun {
 /// rank, or summed over the ranks of the stage.
 struct StageActionSeconds {
   /// Seconds of waiting for other stages.
-  double waited = 0;
-  /// Seconds of each action of the stage's schedule, over all layers of the action. `after_actions`
-  /// holds the seconds from the gradient norm to the decision.
+  double waited_seconds = 0;
+  /// Seconds of each action of the stage's schedule, over all layers of the action.
+  /// `after_actions_seconds` holds the seconds from the gradient norm to the decision.
   std::vector<double> actions;
-  double after_actions = 0;
+  double after_actions_seconds = 0;
 
   /// Adds a step that ran the actions in `list`; `layers` is the model's number of layers. Seconds
   /// before the first layer count for the first action.

@@ -41,7 +41,7 @@ Trainer::Trainer(const TrainRequest& request)
       request_(request_of_start(request, session_.torchrun_launch())),
       config_(request_.config),
       stop_(stop_signal, [this](int signal) { return session_.agree_on_stop(signal); }),
-      stop_lead_(request_.stop_lead, saves_in_background(config_)),
+      stop_lead_(request_.stop_lead_seconds, saves_in_background(config_)),
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),
       data_identity_(request_, session_, journal_),

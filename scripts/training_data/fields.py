@@ -196,7 +196,7 @@ def kind_of_field(key, value):
 
 
 def refuse_or_count(others, location, where="", has_messages=False):
-    """Returns the names of the fields that are ignored and counted. Refuses fields that could
+    """Returns the names of the unread fields, which are counted. Refuses fields that could
     change what is trained on. `where` is empty for the record, or names the message that has the
     fields."""
     unread, preference = [], []

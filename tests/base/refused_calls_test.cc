@@ -131,7 +131,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
             replace_folder(posix_files(), root / "new", root / "old", "content",
-                           folder_identity(root / "old"));
+                           folder_id_of(root / "old"));
           }) == "no error");
     CHECK(read_file(root / "old" + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
@@ -144,7 +144,7 @@ TEST_CASE("a folder in a lower layer of a container is reported as one that cann
   CHECK(failure_without({SYS_renameat2, EXDEV},
                         [&] {
                           replace_folder(posix_files(), root / "new", root / "old", "content",
-                                         folder_identity(root / "old"));
+                                         folder_id_of(root / "old"));
                         }) == cat("5: ", root / "old",
                                   ": exchange failed: Invalid cross-device link",
                                   " | write to another folder, or remove that one first: its file "

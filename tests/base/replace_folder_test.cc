@@ -38,11 +38,11 @@ TEST_CASE("a folder gets a new name, or that of another folder, which is removed
   const TemporaryFolder root;
   const std::string made = temporary_beside(root / "a");
   make_folder(made, "first");
-  replace_folder(posix_files(), made, root / "a", "content", folder_identity(root / "a"));
+  replace_folder(posix_files(), made, root / "a", "content", folder_id_of(root / "a"));
   CHECK(content_of(root / "a") == "first");
   const std::string again = temporary_beside(root / "a");
   make_folder(again, "second");
-  replace_folder(posix_files(), again, root / "a", "content", folder_identity(root / "a"));
+  replace_folder(posix_files(), again, root / "a", "content", folder_id_of(root / "a"));
   CHECK(content_of(root / "a") == "second");
   CHECK(posix_files().list(root.path()) == Names{"a"});
 }
@@ -80,7 +80,7 @@ TEST_CASE("a folder whose parent cannot be synced is in place, and what it repla
   CHECK(content_of(root / "a") == "first");
   const std::string second = temporary_beside(root / "a");
   make_folder(second, "second");
-  CHECK_NOTHROW(replace_folder(files, second, root / "a", "content", folder_identity(root / "a")));
+  CHECK_NOTHROW(replace_folder(files, second, root / "a", "content", folder_id_of(root / "a")));
   CHECK(content_of(root / "a") == "second");
   CHECK(content_of(second) == "first");
 }

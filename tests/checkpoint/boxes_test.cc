@@ -84,12 +84,12 @@ struct NumberedSlice {
     slice = {"a", "param", DType::kF32, shape, box, nullptr, nullptr};
   }
   /// Returns the slice with `data` as the memory to save from or to read into.
-  StateTensorSlice with_data(std::vector<float>& data) const {
-    StateTensorSlice made = slice;
+  StateSlice with_data(std::vector<float>& data) const {
+    StateSlice made = slice;
     made.data = data.data();
     return made;
   }
-  StateTensorSlice slice;
+  StateSlice slice;
   std::vector<float> values;
 };
 
@@ -179,7 +179,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any other boxe
     for (const Box& box : random_tiling(random, shape))
       of_rank[random() % of_rank.size()].emplace_back(shape, box);
     const auto errors = run_ranks(3, [&](const CheckpointGroup& group) {
-      std::vector<StateTensorSlice> slices;
+      std::vector<StateSlice> slices;
       for (NumberedSlice& mine : of_rank[static_cast<size_t>(group.rank)])
         slices.push_back(mine.with_data(mine.values));
       const SaveOptions options{.root = run.path(), .verify_written = false};
@@ -230,8 +230,7 @@ TEST_CASE("files that disagree about a state's shape or dtype are refused") {
       const bool other = group.rank == 1;
       const std::vector<int64_t> shape =
           other && other_shape ? std::vector<int64_t>{4, 3} : std::vector<int64_t>{3, 4};
-      StateTensorSlice slice{"a",           "param", DType::kF32, shape, whole_box(shape),
-                             values.data(), nullptr};
+      StateSlice slice{"a", "param", DType::kF32, shape, whole_box(shape), values.data(), nullptr};
       if (other && !other_shape) slice.dtype = DType::kBF16;
       save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 2), {slice}, group);
     });
@@ -269,7 +268,7 @@ TEST_CASE("a slice that is empty or leaves its tensor is a bug of the caller") {
   std::vector<float> values(12);
   for (const Box& box :
        std::vector<Box>{{{0, 3}, {3, 2}}, {{0, 0}, {3, 0}}, {{0}, {3}}, {{-1, 0}, {2, 4}}}) {
-    const StateTensorSlice slice{"a", "param", DType::kF32, {3, 4}, box, values.data(), nullptr};
+    const StateSlice slice{"a", "param", DType::kF32, {3, 4}, box, values.data(), nullptr};
     REQUIRE_THROWS_AS(
         save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1), {slice}, {}), Error);
   }

@@ -53,8 +53,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return posix_files().list(folder);
 }
 
-StateTensorSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin,
-                          int64_t end, void* data) {
+StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin,
+                    int64_t end, void* data) {
   const std::vector<Box> boxes = cut_box(whole_box(shape), begin, end);
   REQUIRE(boxes.size() == 1);
   return {tensor, "param", DType::kF32, std::move(shape), boxes[0], data, nullptr};
@@ -147,7 +147,7 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
           manifest + ": tensor \"model.none.weight\" (param) is not in the checkpoint");
   REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.norm.weight", {4}, 0, 4, data)); }) ==
           file + ": tensor \"model.norm.weight\" (param) has shape [3], the run needs [4]");
-  StateTensorSlice half = slice_of("model.norm.weight", {3}, 0, 3, data);
+  StateSlice half = slice_of("model.norm.weight", {3}, 0, 3, data);
   half.dtype = DType::kF16;
   REQUIRE(bad_input([&] { checkpoint.read(half); }) ==
           file + ": tensor \"model.norm.weight\" (param) is F32, the run needs F16");
@@ -194,7 +194,7 @@ TEST_CASE(
                                                0x0002, 0x8000, 0x7f80});
   const auto elements = static_cast<int64_t>(wide.size());
   const auto slice = [&](const char* kind, DType dtype, int64_t begin, int64_t end, void* data) {
-    return StateTensorSlice{"w", kind, dtype, {elements}, {{begin}, {end - begin}}, data, nullptr};
+    return StateSlice{"w", kind, dtype, {elements}, {{begin}, {end - begin}}, data, nullptr};
   };
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {slice("param", DType::kF32, 0, elements, wide.data()),

@@ -744,7 +744,7 @@ TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process
   const ModelFolder model(run / "export");
   REQUIRE(model.names().size() == ToyState::tensors().size());
   ToyState expected(1, 0, 2);
-  for (const StateTensorSlice& slice : expected.slices()) {
+  for (const StateSlice& slice : expected.slices()) {
     if (slice.kind != "param") continue;
     std::vector<float> values(static_cast<size_t>(slice.box.numel()));
     model.read_f32(slice.tensor, 0, slice.box.numel(), values);

@@ -45,7 +45,7 @@ std::string saved_tensor(const TemporaryFolder& temp, bool columns) {
     const Box box =
         columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
                 : Box{{group.rank * kLoadedRows / 2, 0}, {kLoadedRows / 2, kLoadedColumns}};
-    StateTensorSlice slice{"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box};
+    StateSlice slice{"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box};
     slice.read = [&](int64_t first, int64_t last, void* out) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = box.offset[0] + i / box.extent[1];

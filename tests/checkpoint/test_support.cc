@@ -127,8 +127,8 @@ ToyState::ToyState(int world_size, int rank, int version, ToyCut cut)
       }
 }
 
-std::vector<StateTensorSlice> ToyState::slices() {
-  std::vector<StateTensorSlice> slices;
+std::vector<StateSlice> ToyState::slices() {
+  std::vector<StateSlice> slices;
   for (Part& part : parts_) {
     part.slice.data = part.values.data();
     slices.push_back(part.slice);

@@ -47,7 +47,7 @@ class ToyState {
  public:
   /// Makes a state whose values follow from tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
-  std::vector<StateTensorSlice> slices();
+  std::vector<StateSlice> slices();
   /// Returns whether the memory holds exactly the values of `version`.
   bool equals(int version) const;
   void clear();
@@ -55,7 +55,7 @@ class ToyState {
 
  private:
   struct Part {
-    StateTensorSlice slice;
+    StateSlice slice;
     std::vector<float> values;
   };
   int world_size_;

@@ -247,7 +247,7 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
   const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   auto client = c10::make_intrusive<JobStore>(find, rank_of(1),
                                               std::chrono::steady_clock::now() + 20s, false);
-  CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("an answer without sense"));
+  CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("a malformed answer"));
   CHECK_THROWS_WITH(client->check({"key"}),
                     Catch::Contains("the connection to the job's store is lost"));
   client.reset();
@@ -256,7 +256,8 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
 
 TEST_CASE(
     "garbage, half requests, floods and connections that say nothing keep no rank from the store") {
-  const ServedStore served({.max_unauthenticated = 16, .handshake_ms = 60'000, .members = 64});
+  const ServedStore served(
+      {.max_unauthenticated = 16, .handshake_ms = 60'000, .max_connections = 64});
   std::atomic<bool> over = false;
   std::atomic<int64_t> tries = 0;
   std::vector<std::thread> attackers;

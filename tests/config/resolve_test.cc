@@ -253,10 +253,11 @@ TEST_CASE("contradictions between keys are errors with their position") {
           "c.yaml:2:17: error: fp16.enabled and bf16.enabled are both true "
           "(bf16.enabled at c.yaml:3:17)\n"
           "  remedy: switch one of them off; bf16 needs no loss scaling");
-  REQUIRE(first("fp16: {enabled: true, loss_scale_window: 0}\n") ==
-          "c.yaml:2:42: error: fp16.loss_scale_window: expected a whole number above 0, found 0\n"
-          "  remedy: write the steps without overflow after which the scale is doubled, for "
-          "example 1000");
+  REQUIRE(
+      first("fp16: {enabled: true, loss_scale_window: 0}\n") ==
+      "c.yaml:2:42: error: fp16.loss_scale_window: expected a whole number above 0, found 0\n"
+      "  remedy: write the number of steps without overflow after which the scale is doubled, for "
+      "example 1000");
   REQUIRE(first("gradient_allreduce_op: SUM\nzero_optimization: {stage: 3}\n") ==
           "c.yaml:2:24: error: gradient_allreduce_op sum cannot be used with ZeRO stage 3\n"
           "  remedy: use another stage, or remove it and, if the optimizer does not normalize "

@@ -3,8 +3,8 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
-#include "data/check_data.h"
 #include "data/check_headers.h"
+#include "data/dataset_report.h"
 #include "data/fingerprint.h"
 
 #include <chrono>

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "data/check_data.h"
+#include "data/dataset_report.h"
 #include "data/jsonl_fields.h"
 #include "data/jsonl_line.h"
 #include "data/token_dataset.h"

@@ -1,6 +1,6 @@
 #include "fixtures.h"
 
-#include "data/check_data.h"
+#include "data/dataset_report.h"
 #include "data/loader.h"
 #include "data/sequence_reader.h"
 #include "data/sequence_set.h"

@@ -186,7 +186,7 @@ void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream s
   };
   std::byte* const target = place(to);
   const std::byte* const source = place(from);
-  put(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
+  enqueue(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
   const bool pageable =
       (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
   require(!pageable || !is_captured(*reinterpret_cast<Stream*>(stream)),
@@ -195,8 +195,9 @@ void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream s
 }
 
 void EmulatedGpu::fill_zero(void* to, int64_t bytes, DeviceStream stream) {
-  put(stream,
-      [target = seen_by_device(to), bytes] { std::memset(target, 0, static_cast<size_t>(bytes)); });
+  enqueue(stream, [target = seen_by_device(to), bytes] {
+    std::memset(target, 0, static_cast<size_t>(bytes));
+  });
 }
 
 // Streams and events.
@@ -237,8 +238,8 @@ bool EmulatedGpu::is_captured(const Stream& stream) const {
   return captured_ != nullptr && captured_->streams.contains(const_cast<Stream*>(&stream));
 }
 
-void EmulatedGpu::put(DeviceStream stream, std::function<void()> work,
-                      std::function<bool()> ready) {
+void EmulatedGpu::enqueue(DeviceStream stream, std::function<void()> work,
+                          std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
   if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
     captured_->work.push_back({std::move(work), std::move(ready)});
@@ -443,7 +444,7 @@ void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.launches;
   for (const Graph::Work& each : reinterpret_cast<Graph*>(graph)->work)
-    put(stream, each.work, each.ready);
+    enqueue(stream, each.work, each.ready);
 }
 
 void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
@@ -465,7 +466,7 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
   KernelContext there = context;
   there.scalars = seen(context.scalars);
   if (operations_)
-    return put(stream, [this, &graph, ops, places = std::move(places), there] {
+    return enqueue(stream, [this, &graph, ops, places = std::move(places), there] {
       counters_.operations += static_cast<int64_t>(ops.size());
       operations_->run_ops(graph, ops, places, there, operations_stream_);
       for (const Op& op : ops)
@@ -473,7 +474,7 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
           std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
-    put(stream, [this, &graph, &op, places, there] {
+    enqueue(stream, [this, &graph, &op, places, there] {
       ++counters_.operations;
       ftrun::run_op(graph, op, places, there);
     });
@@ -486,15 +487,15 @@ int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
 
 void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                                  double* sum, void* scratch, DeviceStream stream) {
-  put(stream,
-      [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
-        // The whole scratch is written, as the blocks of a real device would do.
-        std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
-        if (operations_)
-          return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
-                                             operations_stream_);
-        *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
-      });
+  enqueue(stream,
+          [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
+            // The whole scratch is written, as the blocks of a real device would do.
+            std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
+            if (operations_)
+              return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
+                                                 operations_stream_);
+            *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
+          });
 }
 
 FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
@@ -510,7 +511,7 @@ FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
 
 void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                    const StepScalars* scalars, DeviceStream stream) {
-  put(stream, [this, there = seen(update), config, at = seen(scalars)] {
+  enqueue(stream, [this, there = seen(update), config, at = seen(scalars)] {
     if (operations_) return operations_->optimizer_update(there, config, at, operations_stream_);
     ftrun::optimizer_update(there, config, *at);
   });
@@ -518,7 +519,7 @@ void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConf
 
 void EmulatedGpu::compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
                                  const StepScalars* scalars, DeviceStream stream) {
-  put(stream, [this, there = seen(update), config, at = seen(scalars)] {
+  enqueue(stream, [this, there = seen(update), config, at = seen(scalars)] {
     if (operations_) return operations_->compute_scales(there, config, at, operations_stream_);
     ftrun::compute_scales(there, config, *at);
   });
@@ -526,7 +527,7 @@ void EmulatedGpu::compute_scales(const FlatUpdate& update, const OptimizerConfig
 
 void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to_dtype,
                           int64_t count, DeviceStream stream) {
-  put(stream, [this, source = seen(from), from_dtype, target = seen(to), to_dtype, count] {
+  enqueue(stream, [this, source = seen(from), from_dtype, target = seen(to), to_dtype, count] {
     if (operations_)
       return operations_->convert(source, from_dtype, target, to_dtype, count, operations_stream_);
     ftrun::convert(source, from_dtype, target, to_dtype, count);
@@ -535,7 +536,7 @@ void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to
 
 void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType from_dtype,
                            int64_t count, DeviceStream stream) {
-  put(stream, [this, target = seen(to), to_dtype, source = seen(from), from_dtype, count] {
+  enqueue(stream, [this, target = seen(to), to_dtype, source = seen(from), from_dtype, count] {
     if (operations_)
       return operations_->add_into(target, to_dtype, source, from_dtype, count, operations_stream_);
     ftrun::add_into(target, to_dtype, source, from_dtype, count);
@@ -544,7 +545,7 @@ void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType fro
 
 void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype,
                              int64_t count, void* out, DeviceStream stream) {
-  put(stream, [this, from = seen(blocks), ranks, stride, dtype, count, to = seen(out)] {
+  enqueue(stream, [this, from = seen(blocks), ranks, stride, dtype, count, to = seen(out)] {
     if (operations_)
       return operations_->sum_blocks(from, ranks, stride, dtype, count, to, operations_stream_);
     std::vector<const void*> inputs;
@@ -663,7 +664,7 @@ EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communi
       gpu_(gpu),
       links_(links),
       rendezvous_(options.rendezvous) {
-  gpu_.wait_with([&links] { links.advance(); });
+  gpu_.add_peer_progress([&links] { links.advance(); });
   start_watchdog();
 }
 
@@ -689,12 +690,12 @@ int64_t EmulatedNccl::record_begin_event() {
     marks_.emplace_back();
     handle = static_cast<int64_t>(marks_.size()) - 1;
   }
-  gpu_.put(caller(), [made = &mark(handle)] { made->begun = true; });
+  gpu_.enqueue(caller(), [made = &mark(handle)] { made->begun = true; });
   return handle;
 }
 
 void EmulatedNccl::record_end_event(int64_t handle) {
-  gpu_.put(caller(), [made = &mark(handle)] { made->ended = true; });
+  gpu_.enqueue(caller(), [made = &mark(handle)] { made->ended = true; });
 }
 
 /// Returns the condition under which a collective ends: all ranks have arrived, or it was aborted.
@@ -721,10 +722,10 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   std::byte* out = gpu_.seen_by_device(collective.out);
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  gpu_.put(caller(), [=, given = given_] {
+  gpu_.enqueue(caller(), [=, given = given_] {
     links->add_operand(own, (*given)++, record, {{in, in + bytes}});
   });
-  gpu_.put(
+  gpu_.enqueue(
       caller(),
       [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
@@ -757,13 +758,13 @@ void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
   }
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  gpu_.put(caller(), [=, given = given_] {
+  gpu_.enqueue(caller(), [=, given = given_] {
     EmulatedLinks::OperandParts all;
     for (const PeerExchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
     const int64_t number = (*given)++;
     links->add_operand(own, number, {.sequence = number}, std::move(all));
   });
-  gpu_.put(
+  gpu_.enqueue(
       caller(),
       [=, given = given_, given_up = given_up_] {
         if (*given_up) return;

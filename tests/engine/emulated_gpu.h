@@ -101,9 +101,9 @@ class EmulatedGpu final : public DeviceKernels {
 
   /// Enqueues any work in a stream. If `ready` is given, the work runs only when it returns true;
   /// peers bring that about.
-  void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
+  void enqueue(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
   /// Adds a function that lets peers advance while a stream waits for work that is not ready.
-  void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
+  void add_peer_progress(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
   /// Runs one task of the stream or of the stream that it waits for, unless another thread is
   /// running one.
   void advance(DeviceStream stream);

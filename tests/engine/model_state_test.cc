@@ -170,7 +170,7 @@ TEST_CASE(
           // The optimizer state on disk has moved to its second place by now, so the snapshot must
           // not depend on the first.
           train(fixture, 6, 6);
-          const std::vector<StateTensorSlice> slices = fixture.state.snapshot();
+          const std::vector<StateSlice> slices = fixture.state.snapshot();
           last.add(fixture.state.slices());
           train(fixture, 7, 8);
           kept_again.add(slices);
@@ -212,7 +212,7 @@ TEST_CASE("ranks divide the saving: none writes all of a state that all of them 
     RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(),
                         communicators);
     int64_t saved = 0;
-    for (const StateTensorSlice& slice : fixture.state.slices()) saved += slice.box.numel();
+    for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
     for (const UnitStatePiece& piece : fixture.plan.train.pieces) held += piece.end - piece.begin;
     require(saved > held / 6 && saved < held / 2, "about a third of it");
@@ -375,7 +375,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     testing::CombinedState kept;
     const Contents last = run([&](RankFixture& fixture) {
       train(fixture, 1, 2);
-      const std::vector<StateTensorSlice> slices = fixture.state.snapshot();
+      const std::vector<StateSlice> slices = fixture.state.snapshot();
       train(fixture, 3, 4);
       kept.add(slices);
       fixture.state.release_snapshot();
@@ -506,14 +506,14 @@ std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split,
 }
 
 /// Lists the slices of all ranks; together they hold each element once.
-std::vector<StateTensorSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
-  std::vector<StateTensorSlice> all;
+std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
+  std::vector<StateSlice> all;
   for (const auto& rank : ranks)
-    for (StateTensorSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
+    for (StateSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
   return all;
 }
 
-Contents contents_of(const std::vector<StateTensorSlice>& slices) {
+Contents contents_of(const std::vector<StateSlice>& slices) {
   testing::CombinedState whole;
   whole.add(slices);
   return whole.take();
@@ -551,7 +551,7 @@ TEST_CASE(
 
 /// Saves each state as a whole, with different values in each, and returns the values.
 Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
-  std::vector<StateTensorSlice> whole;
+  std::vector<StateSlice> whole;
   std::vector<std::vector<std::byte>> values;
   for (const StateInfo& state : states) {
     const Box box = whole_box(state.shape);

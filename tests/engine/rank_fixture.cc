@@ -286,7 +286,7 @@ void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t ind
 
 namespace {
 
-std::vector<std::byte> bytes_of(const StateTensorSlice& slice) {
+std::vector<std::byte> bytes_of(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
   std::vector<std::byte> held(static_cast<size_t>(count * size));
@@ -302,9 +302,9 @@ std::vector<std::byte> bytes_of(const StateTensorSlice& slice) {
 
 }  // namespace
 
-void CombinedState::add(const std::vector<StateTensorSlice>& slices) {
+void CombinedState::add(const std::vector<StateSlice>& slices) {
   const std::lock_guard lock(mutex_);
-  for (const StateTensorSlice& slice : slices) {
+  for (const StateSlice& slice : slices) {
     const int64_t size = dtype_bytes(slice.dtype);
     const int64_t elements = whole_box(slice.tensor_shape).numel();
     Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
@@ -339,7 +339,7 @@ std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& s
 
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state) {
   std::vector<std::vector<std::byte>> all;
-  for (const StateTensorSlice& slice : state.slices()) all.push_back(bytes_of(slice));
+  for (const StateSlice& slice : state.slices()) all.push_back(bytes_of(slice));
   return all;
 }
 

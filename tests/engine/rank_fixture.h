@@ -128,7 +128,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 
 class CombinedState {
  public:
   /// Adds slices. Error(kBug) when an element was added before.
-  void add(const std::vector<StateTensorSlice>& slices);
+  void add(const std::vector<StateSlice>& slices);
 
   /// Returns bytes by "tensor.kind". Error(kBug) when an element is missing.
   std::map<std::string, std::vector<std::byte>> take() const;

@@ -29,7 +29,7 @@ ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
 }
 
 /// Returns the message of the check on each rank. The check passes after a step, and runs again
-/// after `spoil` was called on each rank.
+/// after `corrupt` was called on each rank.
 std::vector<std::string> check_messages(
     const Config& plain, const testing::TrainingMesh& mesh,
     const std::function<void(int, RankFixture&)>& corrupt, bool compares = true,

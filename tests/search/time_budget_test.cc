@@ -11,7 +11,7 @@ constexpr double kSeconds = 1e6;
 TEST_CASE("a search learns from its plans how long others take") {
   TimeBudget time(kSeconds);
   CHECK_FALSE(time.has_spent_share(0.1));
-  CHECK_FALSE(time.bounds_time_is_over());
+  CHECK_FALSE(time.has_spent_bounds_time());
   CHECK(time.remaining_seconds() > 0.9 * kSeconds);
   CHECK(time.ends_in_time(1e9));  // 1e4 s, as long as no plan was made
   time.add_plan_effort(2);
@@ -44,7 +44,7 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
 
 TEST_CASE("a search without time has no time for bounds or plans") {
   const TimeBudget time(-1);
-  CHECK(time.bounds_time_is_over());
+  CHECK(time.has_spent_bounds_time());
   CHECK(time.has_spent_share(1));
   CHECK_FALSE(time.ends_in_time(1));
 }

@@ -42,7 +42,7 @@ struct HandmadeRank {
       rank.instrs.push_back({&program.instrs[i], times[i].first, times[i].first + times[i].second});
   }
   std::vector<LaneBar> bars(Picoseconds pixel) const {
-    const std::vector<LaneBars> lanes = lane_blocks(rank, pixel);
+    const std::vector<LaneBars> lanes = lane_bars(rank, pixel);
     return lanes.empty() ? std::vector<LaneBar>{} : lanes.front().bars;
   }
 };
@@ -93,7 +93,7 @@ TEST_CASE("a lane has at most three bars per pixel, plus one, and they show all 
     CHECK(instrs == 0);
     const StepLanes lanes = step_lanes({&made.rank}, now, 100);
     CHECK(lanes.ranks[0][0].bars.size() <= 100);
-    CHECK(lanes.ranks[0][0].busy == lane_blocks(made.rank, pixel)[0].busy);
+    CHECK(lanes.ranks[0][0].busy == lane_bars(made.rank, pixel)[0].busy);
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("a timeline has all instructions of each class's lowest rank, and its 
     CHECK(rank.rank == step.all->classes().lowest_ranks[r]);
     CHECK(rank.instrs.size() == rank.program->instrs.size());
     Picoseconds compute = 0;
-    for (const LaneBars& lane : lane_blocks(rank, 1))
+    for (const LaneBars& lane : lane_bars(rank, 1))
       if (lane.lane == Lane::kCompute) compute = lane.busy;
     CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
           Approx(rank.time.layer_seconds + rank.time.update_seconds + rank.time.other_seconds)

@@ -48,11 +48,11 @@ class FakeModel : public CheckpointedState {
     return {};
   }
 
-  std::vector<StateTensorSlice> slices() override {
+  std::vector<StateSlice> slices() override {
     calls.push_back("slices");
     return state.slices();
   }
-  std::vector<StateTensorSlice> take_snapshot() override {
+  std::vector<StateSlice> take_snapshot() override {
     require(!copy_, "one copy at a time");
     require(populated, "pages are there before they are copied to");
     calls.push_back("snapshot");

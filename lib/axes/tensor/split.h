@@ -17,8 +17,8 @@ namespace ftrun {
 // of a vocabulary: the last rank pads its own (TensorInfo::padding). All ranks also have the same
 // number of tokens: sequences are padded at their ends (BatchShape::sequence_padding).
 
-/// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
-/// arithmetic and the degrees that divide; nothing for degree 1.
+/// Lists every reason why a model cannot be split over `degree` ranks, with the arithmetic and the
+/// degrees that divide; nothing for degree 1.
 std::vector<std::string> tensor_split_problems(const ModelConfig& config, int64_t degree);
 
 /// Throws one Error(kUsage) that lists all reasons of tensor_split_problems(), if there are any.
@@ -43,9 +43,11 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
 /// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
-/// of the rows; with `copies` above 1, that many neighboring ranks have the same rows.
-/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_partial`
-/// says that a rank computes a partial gradient, which is summed over the ranks.
+/// of the rows, which are output features (Megatron's column-parallel layers, as W is [out, in]);
+/// with `copies` above 1, that many neighboring ranks have the same rows.
+/// split_columns(): its share of the columns (row-parallel layers). replicated(): the whole tensor;
+/// `gradient_is_partial` says that a rank computes a partial gradient, which is summed over the
+/// ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,

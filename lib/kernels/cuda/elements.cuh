@@ -129,7 +129,7 @@ __device__ inline float weight_term(float dy, float x, float rstd, float sum) {
 
 /// Divides by a row's length. A row of zeros has no direction: the result is 0, and the row stays
 /// zero.
-__device__ inline float over_length(float numerator, float squared_length) {
+__device__ inline float divide_by_length(float numerator, float squared_length) {
   return squared_length == 0.0F ? 0.0F : numerator / sqrtf(squared_length);
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/module_path.h"
+#include "base/installed_module.h"
 #include "base/open_library.h"
 #include "kernels/cuda/module_entry.h"
 #include "kernels/device.h"
@@ -20,7 +20,7 @@ struct Module {
 
 Module load_module() {
   const std::string path =
-      module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
+      installed_module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(

@@ -52,7 +52,7 @@ __global__ void sum_parts(const float* partials, int64_t parts, int64_t width, c
   float sum = 0.0F;
 #pragma unroll 8
   for (int64_t p = 0; p < parts; ++p) sum += partials[p * width + column];
-  if (squares != nullptr) sum = over_length(sum, squares[column]);
+  if (squares != nullptr) sum = divide_by_length(sum, squares[column]);
   gradient[column] = from_float<G>(accumulate ? to_float(gradient[column]) + sum : sum);
 }
 

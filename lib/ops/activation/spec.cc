@@ -23,9 +23,9 @@ void gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
 /// Counts the work of an activation. A smooth one has one transcendental function for each element
 /// of its argument (of a gated activation: the gate), which `elements` counts.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
-  return MemoryPass{.flops = result_elements(graph, op),
-                    .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = result_elements(graph, op),
+                     .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
+                     .bytes = operand_bytes(graph, op)};
 }
 
 OpWork activation_work(const LayerGraph& graph, const Op& op) {

@@ -44,9 +44,9 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
 OpWork work_of_matmuls(const LayerGraph& graph, const Op& op, ValueId qkv, int matmuls) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
-  return MemoryPass{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
-                    .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
+                     .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
+                     .bytes = operand_bytes(graph, op)};
 }
 
 OpWork attention_work(const LayerGraph& graph, const Op& op) {

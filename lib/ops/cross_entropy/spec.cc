@@ -60,23 +60,23 @@ struct HeadPasses {
   }
   double logit_bytes() const { return tokens * vocabulary * logit; }
 
-  MemoryPass matmul_pass() const {
+  MemorySweep matmul_pass() const {
     return {.flops = matmul_flops(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
   /// Adds the passes of the logits and of their losses. A row stays in a cache between the sum of
   /// its exponentials and their second use.
   void add_losses(OpWork& work, double transcendentals) const {
-    MemoryPass logits = matmul_pass();
+    MemorySweep logits = matmul_pass();
     if (bias && on_gpu) {
       work.add({.bytes = logit_bytes()});
       logits.bytes += logit_bytes();
     }
     work.add(logits);
-    MemoryPass losses = softmax(transcendentals);
+    MemorySweep losses = softmax(transcendentals);
     if (bias && !on_gpu) losses.flops += tokens * vocabulary;
     work.add(losses);
   }
-  MemoryPass softmax(double transcendentals) const {
+  MemorySweep softmax(double transcendentals) const {
     return {.flops = tokens * vocabulary,
             .transcendentals = transcendentals * tokens * vocabulary,
             .bytes = 2 * logit_bytes()};
@@ -145,7 +145,7 @@ OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const HeadGradientIndices results = vocabulary_gradients_of(op);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), results);
   if (!attrs.with_gradients)
-    return MemoryPass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
+    return MemorySweep{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
   OpWork work{};
   work.add(head.softmax(attrs.softcap > 0 ? 1 : 0));
   head.add_gradients(work, results, attrs.first_token > 0 ? 1 : 0);

@@ -20,7 +20,7 @@ constexpr int64_t kScaledColumns = 256;
 
 /// Divides by a row's length. A row of zeros has no direction; its result is 0, and it stays zero.
 template <class T>
-T over_length(T numerator, T squared_length) {
+T divide_by_length(T numerator, T squared_length) {
   return squared_length == 0 ? T{0} : numerator / std::sqrt(squared_length);
 }
 
@@ -44,7 +44,8 @@ class ColumnFactors {
                     end = std::min(first + count, part.first_column + part.columns);
       const int64_t index = before + begin - part.first_column;
       for (int64_t i = begin; i < end; ++i)
-        out[i - first] = over_length(magnitudes_[index + i - begin], squares_[index + i - begin]);
+        out[i - first] =
+            divide_by_length(magnitudes_[index + i - begin], squares_[index + i - begin]);
       before += part.columns;
     }
   }
@@ -184,7 +185,7 @@ void dora_scale_wgrad(const OpCall& call) {
         to += part.columns;
       }
     }
-    for (int64_t i = 0; i < all; ++i) sums[i] = over_length(sums[i], squares[i]);
+    for (int64_t i = 0; i < all; ++i) sums[i] = divide_by_length(sums[i], squares[i]);
   });
   call.with_gradient<S>(
       0, [&](auto* dm) { add_partials(partials, tokens, all, all, dm, call.accumulate()); });

@@ -67,7 +67,7 @@ struct ScaledParts {
       if (p >= count) break;
       const int64_t index = column - first_column[p];
       if (index >= 0 && index < columns[p])
-        found = over_length(magnitudes[before + index], squares[before + index]);
+        found = divide_by_length(magnitudes[before + index], squares[before + index]);
       before += columns[p];
     }
     return found;

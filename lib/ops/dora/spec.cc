@@ -29,8 +29,8 @@ OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * (part.rank + 1));
-  return MemoryPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
+                     .bytes = operand_bytes(graph, op)};
 }
 
 int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {

@@ -27,17 +27,17 @@ double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
 
 OpWork embed_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &x = graph.at(op.out[0]);
-  return MemoryPass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
-                             static_cast<double>(tokens.bytes() + x.bytes())};
+  return MemorySweep{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
+                              static_cast<double>(tokens.bytes() + x.bytes())};
 }
 
 /// Counts the work of adding each token's gradient to a row. Clearing the table, which happens only
 /// in the first micro-batch of a step, is not counted.
 OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
-  return MemoryPass{.flops = static_cast<double>(element_count(dx.dims)),
-                    .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
-                             static_cast<double>(tokens.bytes() + dx.bytes())};
+  return MemorySweep{.flops = static_cast<double>(element_count(dx.dims)),
+                     .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
+                              static_cast<double>(tokens.bytes() + dx.bytes())};
 }
 
 int64_t embed_wgrad_workspace(const LayerGraph& graph, const Op& op) {

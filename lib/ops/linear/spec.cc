@@ -16,13 +16,13 @@ namespace ftrun {
 namespace {
 
 OpWork linear_work(const LayerGraph& graph, const Op& op) {
-  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
+                     .bytes = operand_bytes(graph, op)};
 }
 
 OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
-  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
+                     .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {

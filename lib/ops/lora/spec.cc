@@ -22,8 +22,8 @@ OpWork lora_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * part.rank);
-  return MemoryPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
-                    .bytes = operand_bytes(graph, op)};
+  return MemorySweep{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
+                     .bytes = operand_bytes(graph, op)};
 }
 
 int64_t lora_bytes(const LayerGraph& graph, const Op& op) {

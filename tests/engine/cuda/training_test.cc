@@ -38,7 +38,7 @@ std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
 /// Lists dtypes by "tensor.kind".
 std::map<std::string, DType> dtypes_of(const ModelState& state) {
   std::map<std::string, DType> dtypes;
-  for (const StateTensorSlice& slice : state.slices())
+  for (const StateSlice& slice : state.slices())
     dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
   return dtypes;
 }

@@ -1,4 +1,4 @@
-#include "base/module_path.h"
+#include "base/installed_module.h"
 
 #include <dlfcn.h>
 
@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-std::string module_path(const void* symbol, const std::string& file) {
+std::string installed_module_path(const void* symbol, const std::string& file) {
   Dl_info self{};
   ::dladdr(symbol, &self);
   const std::filesystem::path folder = std::filesystem::absolute(self.dli_fname).parent_path();

@@ -2,7 +2,7 @@
 """Measures how fast chats become training data, compared with transformers' apply_chat_template(
 tokenize=True) on as many processes.
 
-  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000] [--workers 2]
+  tests/bench/prepare_chats_bench.py [--model models/smollm2-135m] [--chats 4000] [--workers 2]
                                [--turns 2]
 
 Both read the same JSON lines and produce token ids; prepare_data.py also finds the tokens to train

@@ -1,4 +1,4 @@
-#include "data/check_data.h"
+#include "data/dataset_report.h"
 
 #include <algorithm>
 #include <chrono>

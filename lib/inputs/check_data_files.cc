@@ -1,4 +1,4 @@
-#include "inputs/data_check.h"
+#include "inputs/check_data_files.h"
 
 #include <string>
 
