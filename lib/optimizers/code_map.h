@@ -90,15 +90,15 @@ consteval DynamicCodeMap make_code_map(bool has_negative) {
 
 consteval CodeLookupTable make_code_lookup_table(const DynamicCodeMap& map) {
   using namespace code_map_detail;
-  CodeLookupTable guesses;
+  CodeLookupTable lookup;
   for (uint32_t cell = 0; cell < CodeLookupTable::kCells; ++cell) {
     const uint32_t first = (CodeLookupTable::kFirst + cell) << 16;
     const uint32_t last = first | 0xFFFF;
-    guesses.codes[cell] = static_cast<uint8_t>(code_of(map, cell == 0 ? 0.0F : float_of(first)));
-    guesses.codes[CodeLookupTable::kCells + cell] =
+    lookup.codes[cell] = static_cast<uint8_t>(code_of(map, cell == 0 ? 0.0F : float_of(first)));
+    lookup.codes[CodeLookupTable::kCells + cell] =
         static_cast<uint8_t>(code_of(map, -float_of(last)));
   }
-  return guesses;
+  return lookup;
 }
 
 /// The code maps of first moments (signed) and of second moments, which are never negative.
