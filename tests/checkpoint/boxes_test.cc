@@ -218,8 +218,8 @@ TEST_CASE("boxes that interlock in a way no run produces are refused before they
       bad_input([&] {
         stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
       }) ==
-      "f: tensor \"a\": its slices overlap in a way no layout of ranks produces (more than 2048 "
-      "pieces)");
+      "f: tensor \"a\": its boxes overlap in a way no layout of ranks produces (more than 2048 "
+      "boxes)");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {
