@@ -62,7 +62,7 @@ int bench_command(const BenchOptions& options) {
         "give this user the right to write there, or name another file with --out");
   else
     check_writable_folder("--out", path);
-  const MachineInfo host = read_machine();
+  const MachineInfo host = read_machine_info();
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
                              .cpu_model = host.cpu_model,

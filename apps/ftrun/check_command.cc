@@ -83,7 +83,7 @@ std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan&
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
                            "\n  remedy: ", problem->remedy()));
-  if (const std::string traffic = tensor_node_traffic_notice(loaded, plan, options.nodes);
+  if (const std::string traffic = node_traffic_warning_of(loaded, plan, options.nodes);
       !traffic.empty())
     warnings.push_back(traffic);
   return warnings;

@@ -17,8 +17,8 @@ void add_nodes_option(CLI::App& command, int64_t& nodes) {
       ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }
 
-std::string tensor_node_traffic_notice(const Config& config, const RankClassPlans& class_plans,
-                                       int64_t nodes) {
+std::string node_traffic_warning_of(const Config& config, const RankClassPlans& class_plans,
+                                    int64_t nodes) {
   const std::vector<std::string> names = nodes_in_order(class_plans.classes().ranks(), nodes);
   const auto bytes_of = [&](int rank) {
     return tensor_group_bytes(class_plans.plan(class_plans.classes().class_of(rank)).train.program);
@@ -27,11 +27,11 @@ std::string tensor_node_traffic_notice(const Config& config, const RankClassPlan
                                      names);
 }
 
-std::string tensor_node_traffic_notice(const LoadedConfig& loaded, const StepPlan& plan,
-                                       int64_t nodes) {
+std::string node_traffic_warning_of(const LoadedConfig& loaded, const StepPlan& plan,
+                                    int64_t nodes) {
   if (nodes == 1) return "";
-  return tensor_node_traffic_notice(loaded.config,
-                                    RankClassPlans(loaded.config, *loaded.model, 0, plan), nodes);
+  return node_traffic_warning_of(loaded.config,
+                                 RankClassPlans(loaded.config, *loaded.model, 0, plan), nodes);
 }
 
 }  // namespace ftrun

@@ -244,7 +244,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
   if (!shown.trains()) return warnings;
   const LoadedConfig& loaded = shown.loaded;
   const std::string traffic =
-      tensor_node_traffic_notice(loaded.config, shown.class_plans, options.nodes);
+      node_traffic_warning_of(loaded.config, shown.class_plans, options.nodes);
   if (!traffic.empty()) {
     warnings.push_back(traffic);
     std::cout << "\nwarning: " << traffic << '\n';

@@ -162,7 +162,7 @@ PlanPage begin_plan_page(const Config& config, const RankClassPlans& class_plans
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);
   if (!requested.what_if.empty()) facts.push_back(cat("what if ", requested.what_if));
-  if (const std::string traffic = tensor_node_traffic_notice(config, class_plans, nodes);
+  if (const std::string traffic = node_traffic_warning_of(config, class_plans, nodes);
       !traffic.empty())
     page.warnings.push_back(traffic);
   return page;

@@ -22,7 +22,8 @@ std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64
                          const MemoryLimit& limit);
 
 /// Returns the reason why nvme_path cannot hold the disk tier of `local_ranks` ranks of this
-/// machine: it is not a folder that can be written to, or it has too little free space.
+/// machine: it is not a folder that can be written to, or it has too little free space. Returns
+/// nothing if it can.
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan,
                                   int64_t local_ranks);
 

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Describes whether a key is supported on CPUs and on GPUs: "yes", "in part" (a note says what is
-/// refused), "no", or "no effect" if the key is read and ignored.
+/// Describes whether a key is supported on CPUs and on GPUs: "yes", "emulated" (only on emulated
+/// GPUs), "in part" (a note says what is refused), "no", or "no effect" if it is read and ignored.
 Json key_json(const Field& field) {
   const std::string path = field.path(), missing = unsupported_part(path);
   std::string where = "yes";

@@ -84,7 +84,7 @@ ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second)
       .user_seconds = seconds(14), .system_seconds = seconds(15), .started_seconds = seconds(22)};
 }
 
-MachineInfo read_machine() {
+MachineInfo read_machine_info() {
   MachineInfo machine;
   utsname names{};
   if (::uname(&names) == 0) {

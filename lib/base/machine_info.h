@@ -54,7 +54,7 @@ struct MachineCpuTimes {
   double total_seconds = 0;
 };
 
-MachineInfo read_machine();
+MachineInfo read_machine_info();
 ProcessMemory read_process_memory();
 /// Reads the times of all cores; they are all 0 if /proc/stat cannot be read.
 MachineCpuTimes read_machine_times();

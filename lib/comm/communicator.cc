@@ -274,7 +274,7 @@ Work Communicator::issue(Collective collective, CallSite site) {
   if (!failure_reason_.empty())
     throw Error(ExitCode::kPeerLost,
                 cat("group ", name(), " was aborted by an earlier failure: ", failure_reason_));
-  record.sequence = next_sequence(record);
+  record.sequence = next_sequence_number(record);
   if (is_capturing()) capture_->records.push_back(record);
   if (!copies_when_alone()) call_or_abort(record, [&] { begin(pending.collective); });
   const int64_t id = pending.id;
@@ -282,7 +282,7 @@ Work Communicator::issue(Collective collective, CallSite site) {
   return {this, id};
 }
 
-int64_t Communicator::next_sequence(const CollectiveRecord& record) {
+int64_t Communicator::next_sequence_number(const CollectiveRecord& record) {
   if (record.kind == CollectiveKind::kSend) return ++sent_[static_cast<size_t>(record.peer)];
   if (record.kind == CollectiveKind::kReceive) return ++received_[static_cast<size_t>(record.peer)];
   return ++sequence_;
@@ -303,7 +303,7 @@ std::vector<CollectiveRecord> Communicator::end_capture() {
 
 void Communicator::begin_replay(std::span<CollectiveRecord> captured) {
   for (CollectiveRecord& record : captured) {
-    record.sequence = next_sequence(record);
+    record.sequence = next_sequence_number(record);
     record_time({.record = record}, 0);
   }
   is_replaying_ = !captured.empty();

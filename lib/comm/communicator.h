@@ -291,7 +291,7 @@ class Communicator {
   void check_arguments(const Collective& collective) const;
   void check_counts(const Collective& collective) const;
   void record_time(const Collective& collective, double seconds);
-  int64_t next_sequence(const CollectiveRecord& record);
+  int64_t next_sequence_number(const CollectiveRecord& record);
   template <typename Calls>
   void call_or_abort(const CollectiveRecord& record, Calls calls);
   void show_aborted(const CollectiveRecord& record);

@@ -34,7 +34,7 @@ enum class FieldType {
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// KeySupport describes how ftrun treats a key that DeepSpeed has.
+/// KeySupport describes how ftrun treats a key of the config.
 enum class KeySupport {
   kApply,                // the key has its effect
   kNotice,               // checked, then ignored; reported if it differs from the default

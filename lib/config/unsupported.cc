@@ -107,7 +107,7 @@ std::vector<std::string> refused_choices(const UnsupportedFeature& row, const Fi
 
 }  // namespace
 
-Position request_position(const Origins& origins, const std::string& key) {
+Position position_of_request(const Origins& origins, const std::string& key) {
   // A degree that DeepSpeed's key has set has no position of its own.
   for (const AxisKeys* axis : kAxes)
     if (key == axis->key.value && axis->deepspeed_key.value != nullptr && !origins.is_written(key))
@@ -140,7 +140,8 @@ std::vector<UnsupportedRequest> unsupported_requests(const Config& config) {
   std::vector<UnsupportedRequest> missing;
   for (const UnsupportedFeature& row : refused())
     if (row.wanted(config))
-      missing.push_back({row.feature(config), row.key, request_position(config.origins, row.key)});
+      missing.push_back(
+          {row.feature(config), row.key, position_of_request(config.origins, row.key)});
   const auto& foreign = config.origins.unsupported;
   missing.insert(missing.end(), foreign.begin(), foreign.end());
   return missing;

@@ -18,7 +18,7 @@ bool is_only_emulated_on_gpus(const std::string& path);
 
 /// Returns the position where a key's request is written: a degree of `parallel` may have been set
 /// by another key.
-Position request_position(const Origins& origins, const std::string& key);
+Position position_of_request(const Origins& origins, const std::string& key);
 
 /// Describes, for the config reference, what cannot run yet of the key at `path`
 /// ("parallel.tensor"): the choices that are refused, else the feature. Returns "" if all of it

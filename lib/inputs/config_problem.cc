@@ -8,7 +8,8 @@ namespace ftrun {
 
 Problem notice_about(const Origins& origins, const std::string& key, std::string message,
                      std::string remedy) {
-  return {request_position(origins, key), std::move(message), std::move(remedy), Severity::kNotice};
+  return {position_of_request(origins, key), std::move(message), std::move(remedy),
+          Severity::kNotice};
 }
 
 Problem problem_at(Position at, const Error& error) {

@@ -38,7 +38,7 @@ std::optional<Problem> find_division_problem(const Config& config, const ModelCo
   const std::optional<ModelFitProblem> problem =
       find_model_fit_problem(config, model, config_has_errors);
   if (!problem) return std::nullopt;
-  return problem_at(request_position(config.origins, problem->key), problem->error);
+  return problem_at(position_of_request(config.origins, problem->key), problem->error);
 }
 
 std::vector<Problem> check_trained(const Config& config, const ModelConfig& model) {
@@ -59,7 +59,7 @@ std::vector<Problem> check_trained(const Config& config, const ModelConfig& mode
     check_adapter(trained, begun);
     if (const std::optional<Problem> notice = find_other_base(config, begun)) return {*notice};
   } catch (const Error& error) {
-    return {problem_at(request_position(config.origins, key), error)};
+    return {problem_at(position_of_request(config.origins, key), error)};
   }
   return {};
 }

@@ -124,8 +124,7 @@ inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
 
 /// UnitSharding specifies which ranks of GroupCollection::model hold a unit's weights that the
 /// optimizer updates. `split_ranks` neighboring ranks divide the unit's tensors among themselves:
-/// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
-/// of the unit is divided into `parts`.
+/// the tensor-parallel ranks. Each neighbor's part of the unit is divided into `parts`.
 struct UnitSharding {
   int first = 0;
   int split_ranks = 1;

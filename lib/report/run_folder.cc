@@ -54,7 +54,7 @@ std::string read_lock_text(int fd) {
 /// machine.
 std::string how_to_stop(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
-  return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");
+  return cat(" (kill ", pid, host == read_machine_info().hostname ? "" : cat(" on ", host), ")");
 }
 
 [[noreturn]] void busy_error(const std::string& root, const std::string& lock_text) {
@@ -89,7 +89,7 @@ void lock_folder(int fd, const std::string& root) {
 
 void write_lock_text(int fd, const std::string& path) {
   const std::string text =
-      cat("pid ", ::getpid(), "\nhost ", read_machine().hostname, "\nsince ", utc_now(), "\n");
+      cat("pid ", ::getpid(), "\nhost ", read_machine_info().hostname, "\nsince ", utc_now(), "\n");
   if (::ftruncate(fd, 0) != 0) environment_error(path, "truncate", errno);
   if (::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
     environment_error(path, "write", errno);

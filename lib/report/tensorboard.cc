@@ -243,7 +243,7 @@ std::string prepare_file(const std::string& folder, const TensorBoardOptions& op
 }
 
 TensorBoardOptions with_defaults(TensorBoardOptions options) {
-  if (options.hostname.empty()) options.hostname = read_machine().hostname;
+  if (options.hostname.empty()) options.hostname = read_machine_info().hostname;
   if (options.pid == 0) options.pid = ::getpid();
   if (options.wall_seconds == 0) options.wall_seconds = wall_seconds();
   return options;

@@ -47,7 +47,7 @@ std::map<std::string, double> evaluation_figures(int64_t step, const EvaluationR
 RunManifest make_manifest(const TrainRequest& request) {
   RunManifest manifest;
   manifest.build = request.build;
-  manifest.machine = read_machine();
+  manifest.machine = read_machine_info();
   manifest.seed = static_cast<uint64_t>(request.config.train.seed);
   manifest.topology = recorded_degrees(request.config.parallel);
   manifest.config = request.config_json;

@@ -57,7 +57,7 @@ class SkippedSteps {
   /// Returns whether a step that is not finite should be repeated to find where. This is so only
   /// for the first of several consecutive such steps (after a resume, the first since then), and
   /// not if reducing the loss scale may solve the problem.
-  bool needs_search() const { return !scaler_.expects_overflow() && !search_; }
+  bool needs_nonfinite_search() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a
   /// finite step.

@@ -71,7 +71,7 @@ PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ra
     const std::optional<Machine> machine = read_own_machine(path);
     if (!machine) {
       predicted.unavailable_reason = "ftrun bench machine has not measured this machine";
-    } else if (machine->cpu_model != read_machine().cpu_model ||
+    } else if (machine->cpu_model != read_machine_info().cpu_model ||
                machine->devices != usable_cores()) {
       predicted.unavailable_reason = cat(
           path,

@@ -174,7 +174,8 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
 void TrainingLoop::record_skipped(const StepRun& step) {
   std::optional<NonfiniteSearchResult> search;
   const bool finite = step.result.finite;
-  if (!finite && progress_.skipped.needs_search()) search = parts_.stepper.find_nonfinite(step);
+  if (!finite && progress_.skipped.needs_nonfinite_search())
+    search = parts_.stepper.find_nonfinite(step);
   const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);

@@ -93,7 +93,7 @@ def sizes(value, path, key):
                   (tuple, list)) and len(value) <= 8 and all(type(v) is int and 0 <= v < 1 << 48
                                                              for v in value):
         return tuple(value)
-    raise BadFile(f"{path}: {printable(key)} has {shown_type(value)} for a shape")
+    raise BadFile(f"{path}: {printable(key)} has {shown_type(value)} as its shape or offsets")
 
 
 def tensor_state(path, key, what, locations):

@@ -53,7 +53,7 @@ TEST_CASE("times are read after any process name") {
 }
 
 TEST_CASE("the facts about this machine can be read") {
-  const MachineInfo machine = read_machine();
+  const MachineInfo machine = read_machine_info();
   REQUIRE_FALSE(machine.hostname.empty());
   REQUIRE(machine.kernel.starts_with("Linux "));
   REQUIRE_FALSE(machine.cpu_model.empty());

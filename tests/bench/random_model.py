@@ -26,9 +26,9 @@ SHAPES = {
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
     "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
     # Eight layers of Qwen2.5-0.5B, whose query and key/value heads two tensor ranks can divide
-    # evenly.
+    # evenly, with SmolLM2's vocabulary.
     "qwen2.5-0.5b-eight-layers": (896, 4864, 8, 14, 2, 64, 49152),
-    # For two equal stages: the head costs as much as one layer.
+    # For two almost equal stages of a pipeline: the head costs about three quarters of a layer.
     "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
     "15-narrow-layers": (512, 1408, 15, 8, 2, 64, 4096),
     "6-narrow-layers": (512, 1408, 6, 8, 4, 64, 4096),

@@ -82,8 +82,8 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-/// The stride of the calls that fail or lose power. Under sanitizers it is six, because a save
-/// makes the same calls for each of its files; the release build tries every call.
+/// The stride of the calls that fail. Under sanitizers it is six, because a save makes the same
+/// calls for each of its files; the release build tries every call.
 constexpr auto kCallStride = static_cast<int64_t>(sweep_stride(1));
 
 /// Makes each file-system call of a save fail in turn. Each time a resume must find the checkpoint

@@ -61,7 +61,7 @@ TEST_CASE("a fresh run makes its folder for its owner only, and says who holds i
   for (const char* name : {"tensorboard", "logs", "checkpoints"})
     REQUIRE(mode_of(root + "/" + name) == 0700);
   REQUIRE_FALSE(std::filesystem::exists(root + "/export"));
-  const std::regex text(cat("pid ", ::getpid(), "\nhost ", read_machine().hostname,
+  const std::regex text(cat("pid ", ::getpid(), "\nhost ", read_machine_info().hostname,
                             "\nsince \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ\n"));
   REQUIRE(std::regex_match(read_file(root + "/.lock"), text));
 }
@@ -84,8 +84,8 @@ TEST_CASE("a second run into a folder in use is refused with the name of its hol
     const Error error = refusal(root, start);
     REQUIRE(error.code() == ExitCode::kEnvironment);
     REQUIRE(error.message() == cat("output_dir ", root, ": another run is using it (process ",
-                                   ::getpid(), " on ", read_machine().hostname, ", since ", since,
-                                   ")"));
+                                   ::getpid(), " on ", read_machine_info().hostname, ", since ",
+                                   since, ")"));
     REQUIRE(error.remedy() == cat("wait for that run or stop it (kill ", ::getpid(),
                                   "), or choose another output_dir"));
   }

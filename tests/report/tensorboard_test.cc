@@ -205,7 +205,7 @@ TEST_CASE("an event file is named after this process and the time now by default
   const double before = wall_seconds();
   TensorBoardWriter writer(folder.path());
   writer.write(1, {{"x", 1}});
-  const std::string end = cat(".", read_machine().hostname, ".", ::getpid(), ".0");
+  const std::string end = cat(".", read_machine_info().hostname, ".", ::getpid(), ".0");
   REQUIRE(writer.path().ends_with(end));
   const std::string file = read_file(writer.path());
   const double stamped = wall_time(message_of(records_of(file)[1]));

@@ -43,7 +43,7 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.add_step(step, false,
-                          skipped.needs_search()
+                          skipped.needs_nonfinite_search()
                               ? std::optional(NonfiniteSearchResult{.location = found})
                               : std::nullopt);
 }
@@ -51,12 +51,12 @@ std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
 TEST_CASE(
     "consecutive steps that are not finite are counted, and the place of the first one is named") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.needs_search());
+  REQUIRE(skipped.needs_nonfinite_search());
   REQUIRE(bad(skipped, 7, kPlace) ==
           "step 7: the loss or the gradient is not finite; the update was skipped (1 in a row): "
           "first met by " +
               kPlace);
-  REQUIRE_FALSE(skipped.needs_search());
+  REQUIRE_FALSE(skipped.needs_nonfinite_search());
   REQUIRE(bad(skipped, 8, "elsewhere") ==
           "step 8: the loss or the gradient is not finite; the update was skipped (2 in a row): "
           "first met by " +
@@ -79,7 +79,7 @@ TEST_CASE("after a finite step, the next step that is not finite is searched aga
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
   REQUIRE(skipped.add_step(3, true, std::nullopt) == "");
-  REQUIRE(skipped.needs_search());
+  REQUIRE(skipped.needs_nonfinite_search());
   REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
           "step 4: the loss or the gradient is not finite; the update was skipped (1 in a row): "
           "first met by rank 0, elsewhere");
@@ -94,12 +94,12 @@ TEST_CASE("if only a sum of gradients is not finite, consecutive such steps are 
   REQUIRE(bad(skipped, 1, "") ==
           "step 1: the loss or the gradient is not finite; the update was skipped (1 in a row)" +
               no_layer);
-  REQUIRE_FALSE(skipped.needs_search());
+  REQUIRE_FALSE(skipped.needs_nonfinite_search());
   REQUIRE(bad(skipped, 2, kPlace) ==
           "step 2: the loss or the gradient is not finite; the update was skipped (2 in a row)" +
               no_layer);
   skipped.add_step(3, true, std::nullopt);
-  REQUIRE(skipped.needs_search());
+  REQUIRE(skipped.needs_nonfinite_search());
 }
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
@@ -107,7 +107,7 @@ TEST_CASE("a step that is finite when it is run again is counted and reported as
   REQUIRE(skipped.add_step(1, false, NonfiniteSearchResult{.repeat_is_finite = true}) ==
           "step 1: the loss or the gradient is not finite; the update was skipped (1 in a row): "
           "re-running the step gave finite values, so this machine is not deterministic");
-  REQUIRE_FALSE(skipped.needs_search());
+  REQUIRE_FALSE(skipped.needs_nonfinite_search());
   REQUIRE(skipped.total() == 1);
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("overflows that lower the loss scale do not count as steps that are no
   SkippedSteps skipped(config);
   for (int64_t step = 1; step <= 10; ++step) {
     const double scale = skipped.loss_scale();
-    REQUIRE_FALSE(skipped.needs_search());
+    REQUIRE_FALSE(skipped.needs_nonfinite_search());
     const std::string warning = skipped.add_step(step, false, std::nullopt);
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
@@ -149,7 +149,7 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
           "step 2: the gradients overflow at loss scale 2; the update was skipped, the next scale "
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
-  REQUIRE(skipped.needs_search());
+  REQUIRE(skipped.needs_nonfinite_search());
   REQUIRE(bad(skipped, 3, kPlace) ==
           "step 3: the loss or the gradient is not finite; the update was skipped (1 in a row): "
           "first met by " +
@@ -180,7 +180,7 @@ TEST_CASE("a resumed run keeps the total, the loss scale and the count of consec
   after.restore(before.total(), before.scaler_state());
   REQUIRE(after.total() == 2);
   REQUIRE(after.loss_scale() == 1);
-  REQUIRE(after.needs_search());
+  REQUIRE(after.needs_nonfinite_search());
   bad(after, 3, kPlace);
   REQUIRE(after.total() == 3);
   REQUIRE(refusal(after, 3).starts_with(
@@ -196,7 +196,7 @@ TEST_CASE("a resumed run keeps the total, the loss scale and the count of consec
   REQUIRE(two.consecutive() == 2);
   SkippedSteps third(three_in_a_row());
   third.restore(two.total(), two.scaler_state(), two.consecutive());
-  REQUIRE(third.needs_search());  // the place of the first is not known anymore
+  REQUIRE(third.needs_nonfinite_search());  // the place of the first is not known anymore
   bad(third, 3, "rank 0, elsewhere");
   REQUIRE(
       refusal(third, 3).starts_with("7: step 3: the loss or the gradient was not finite for 3 "

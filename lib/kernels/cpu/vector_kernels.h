@@ -164,7 +164,7 @@ struct AttentionBackwardTile {
   const S* q;
   const S* da;
   int64_t qkv_stride, da_stride;
-  /// The keys as pack_columns wrote them, and `keys` as pack_rows wrote them.
+  /// Keys and values as pack_columns wrote them; `keys` are the keys as pack_rows wrote them.
   const Compute<S>* keys_transposed;
   const Compute<S>* values_transposed;
   const Compute<S>* keys;
