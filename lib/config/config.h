@@ -360,8 +360,8 @@ struct EnumNames<MatmulChoice> {
 
 /// AttentionChoice specifies which kernels compute attention on GPUs, and whether a CPU's matrix
 /// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (is_cudnn_measured)
-/// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs, because ftrun's code
-/// for them has not run on any yet.
+/// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs yet, although they
+/// were faster where they were measured (docs/benchmarks.md).
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {

@@ -255,8 +255,8 @@ enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 bool can_run(Isa isa);
 /// Returns the instruction set that is known to be fastest here. kAvx512Bf16 is used on AMD, whose
 /// units multiply twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured.
-/// kAmx was never run, so it is used only if the config chooses it. Throws Error(kUnsupported)
-/// without AVX2, FMA and F16C.
+/// kAmx is used only if the config chooses it, because it gives other bits. Throws
+/// Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
 /// Chooses the vector code, which can_run() must allow. Without a call best_isa() is used, or no
 /// more than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
