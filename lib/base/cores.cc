@@ -1,16 +1,17 @@
 #include "base/cores.h"
 
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <optional>
 #include <sstream>
 
 #include "base/control_groups.h"
 #include "base/error.h"
+#include "base/folder_id.h"
 
 namespace ftrun {
 namespace {
@@ -52,9 +53,9 @@ double quota_of(const ControlGroup& group) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-std::string folder_id(const std::string& folder) {
-  struct stat info {};
-  return ::stat(folder.c_str(), &info) == 0 ? cat(info.st_dev, ":", info.st_ino) : "";
+std::string folder_id_text(const std::string& folder) {
+  const std::optional<FolderId> id = folder_id_of(folder);
+  return id ? cat(id->device, ":", id->inode) : "";
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ CoreLimit read_core_limit(const std::string& root) {
     if (quota == 0 || (limit.quota > 0 && quota >= limit.quota)) continue;
     limit.quota = quota;
     limit.group = group.name;
-    limit.group_id = folder_id(group.folder);
+    limit.group_id = folder_id_text(group.folder);
   }
   return limit;
 }
