@@ -28,8 +28,15 @@ printf '[test] building the tensor-free folders with sanitizers\n'
 FTRUN_SETUP=done scripts/build.sh asan unit_tests
 wait "$python"
 trap - EXIT
+# This process imports what most Python entries import, so that Python compiles these modules once,
+# into the cache folder that the entries share (tests/CMakeLists.txt), and not in each of the
+# entries that start first. A failed import is reported by the entries.
+PYTHONPYCACHEPREFIX="$PWD/build/release/pycache" PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c \
+  'import peft, torch; from transformers import AutoModelForCausalLM, AutoTokenizer' >/dev/null 2>&1 &
+imports=$!
 printf '[test] building everything\n'
 FTRUN_SETUP=done scripts/build.sh release
+wait "$imports" || true
 .venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m ||
   printf '[test] SmolLM2-135M is not installed: its tests will be skipped\n'
 .venv/bin/python scripts/make_model.py gemma3-270m --dtype bf16 --out models/gemma-3-270m ||
