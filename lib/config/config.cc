@@ -42,6 +42,19 @@ std::optional<MatmulLibrary> pinned_matmul_library(const KernelsConfig& config) 
   return std::nullopt;
 }
 
+std::optional<bool> attention_on_matrix_units(const KernelsConfig& config) {
+  switch (config.attention) {
+    case AttentionChoice::kOwn:
+      return false;
+    case AttentionChoice::kAmx:
+      return true;
+    case AttentionChoice::kAuto:
+    case AttentionChoice::kCudnn:
+      break;
+  }
+  return std::nullopt;
+}
+
 ConfigDtype training_dtype(const Config& config) {
   if (config.fp16.enabled) return ConfigDtype::kFp16;
   return config.bf16.enabled ? ConfigDtype::kBf16 : ConfigDtype::kFp32;

@@ -360,8 +360,8 @@ struct EnumNames<MatmulChoice> {
 
 /// AttentionChoice specifies which kernels compute attention on GPUs, and whether a CPU's matrix
 /// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (is_cudnn_measured)
-/// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs yet, although they
-/// were faster where they were measured (docs/benchmarks.md).
+/// and ftrun's kernels on other GPUs. On Intel's CPUs it chooses the matrix units, where they were
+/// measured (docs/benchmarks.md).
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
@@ -378,6 +378,9 @@ struct KernelsConfig {
 };
 /// Returns the library that a config pins; nothing if it is chosen by the CPU.
 std::optional<MatmulLibrary> pinned_matmul_library(const KernelsConfig& config);
+/// Returns whether a config wants attention to use a CPU's matrix units; nothing if the CPU
+/// decides.
+std::optional<bool> attention_on_matrix_units(const KernelsConfig& config);
 
 /// Origin specifies where one key of a config was written.
 struct Origin {

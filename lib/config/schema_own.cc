@@ -432,10 +432,11 @@ void declare_rest(Schema& s) {
       "Implementation of attention. own: ftrun's kernels. cudnn: on GPUs in bf16, cuDNN 9 for "
       "heads of up to 128 elements, on compute capability 9.x of up to 256 and also for sequences "
       "of several documents; own kernels for the rest. amx: on CPUs with matrix units for bf16 "
-      "(Intel's AMX), multiplications in bf16. cudnn and amx give other bits than own. auto: cudnn "
-      "on compute capability 9.0, where it was measured, if cuDNN 9.19 or later is installed; for "
-      "sequences of several documents only with heads of at least 96 elements, since own is faster "
-      "for smaller ones. Else auto is own, though amx made steps of 2,048 tokens a fifth shorter.");
+      "(Intel's AMX), multiplications in bf16. cudnn and amx give other bits than own. auto: amx "
+      "on "
+      "CPUs that have such units; cudnn on compute capability 9.0, where it was measured, if cuDNN "
+      "9.19 or later is installed, for sequences of several documents only with heads of at least "
+      "96 elements, since own is faster for smaller ones; else own.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "Capture a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "

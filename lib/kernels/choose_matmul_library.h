@@ -26,9 +26,10 @@ struct MatmulLibrariesInUse {
 
 /// Chooses the library that multiplies matrices from now on in this process: by the rule of
 /// kernels/cpu/matmul_libraries.h, or `pinned`. Throws Error(kEnvironment) when a pinned library
-/// cannot be called. Without a call the rule applies. `attention_on_matrix_units`: attention uses
-/// matrix units where there are any.
-MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
-                                           bool attention_on_matrix_units = false);
+/// cannot be called. Without a call the rule applies. `attention_on_matrix_units` says whether
+/// attention multiplies bf16 on matrix units, if the CPU has any; absent: if best_isa() has them.
+MatmulLibrariesInUse choose_matmul_library(
+    std::optional<MatmulLibrary> pinned,
+    std::optional<bool> attention_on_matrix_units = std::nullopt);
 
 }  // namespace ftrun

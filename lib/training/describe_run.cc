@@ -102,8 +102,6 @@ void add_attention_notes(const RunDescriptionInputs& run, std::vector<std::strin
   if (!run.matmul_libraries || run.matmul_libraries->attention != kOnMatrixUnits)
     notes.push_back(
         "kernels.attention: amx has no effect: this process cannot use matrix units for bf16");
-  else
-    notes.push_back("attention in bf16 on matrix units (AMX), as kernels.attention: amx asks");
 }
 
 void add_matmul_notes(const std::optional<MatmulLibrariesInUse>& libraries,

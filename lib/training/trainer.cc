@@ -114,7 +114,7 @@ void Trainer::prepare_process() {
   if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
     matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
-                                              config_.kernels.attention == AttentionChoice::kAmx);
+                                              attention_on_matrix_units(config_.kernels));
   });
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/text.h"
 #include "each_matmul_library.h"
+#include "kernels/cpu/cpu_vendor.h"
 #include "kernels/cpu/matmul.h"
 #include "requirements.h"
 
@@ -101,6 +102,18 @@ const testing::Requirement kMatmulLibraries("matmul_libraries", [] {
 TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-matmul_libraries]") {
   REQUIRE(has_matmul_library(kOneDnn));
   REQUIRE(has_matmul_library(kOpenBlas));
+}
+
+TEST_CASE("attention uses an Intel CPU's matrix units unless the config says own") {
+  const Isa isa_before = isa_in_use();
+  set_isa(best_isa());
+  const auto uses_matrix_units = [](std::optional<bool> choice) {
+    return choose_matmul_library(std::nullopt, choice).attention == kOnMatrixUnits;
+  };
+  REQUIRE(uses_matrix_units(std::nullopt) == (is_intel(cpu_vendor()) && can_run(Isa::kAmx)));
+  REQUIRE(uses_matrix_units(true) == can_run(Isa::kAmx));
+  REQUIRE_FALSE(uses_matrix_units(false));
+  set_isa(isa_before);
 }
 
 TEST_CASE("the libraries in use are named with their versions") {

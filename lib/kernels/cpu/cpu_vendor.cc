@@ -17,6 +17,10 @@ std::string cpu_vendor() {
   return {name.data(), name.size()};
 }
 
+bool is_intel(std::string_view vendor) {
+  return vendor == "GenuineIntel";
+}
+
 bool is_amd(std::string_view vendor) {
   return vendor == "AuthenticAMD" || vendor == "HygonGenuine";
 }

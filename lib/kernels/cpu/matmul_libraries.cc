@@ -332,13 +332,14 @@ std::string describe_matmul_library(MatmulLibrary library) {
 }
 
 MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
-                                           bool attention_on_matrix_units) {
+                                           std::optional<bool> attention_on_matrix_units) {
   if (pinned) {
     check_matmul_library(*pinned);
     if (!has_matmul_library(*pinned))
       throw matmul_library_error(*pinned, "it lacks the functions that multiply matrices");
   }
-  if (attention_on_matrix_units && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
+  if (attention_on_matrix_units == true && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
+  if (attention_on_matrix_units == false && isa_in_use() == Isa::kAmx) set_isa(Isa::kAvx512);
   const CpuTraits cpu = this_cpu();
   const MatmulRule rule = rule_for_available_libraries(cpu, pinned);
   set_matmul_rule(rule);

@@ -62,7 +62,8 @@ bool can_run(Isa isa) {
 }
 
 Isa best_isa() {
-  if (can_run(Isa::kAvx512Bf16) && is_amd(cpu_vendor())) return Isa::kAvx512Bf16;
+  if (is_intel(cpu_vendor()) && can_run(Isa::kAmx)) return Isa::kAmx;
+  if (is_amd(cpu_vendor()) && can_run(Isa::kAvx512Bf16)) return Isa::kAvx512Bf16;
   if (can_run(Isa::kAvx512)) return Isa::kAvx512;
   if (can_run(Isa::kAvx2)) return Isa::kAvx2;
   throw Error(ExitCode::kUnsupported,

@@ -253,10 +253,10 @@ enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 /// requests the matrix units from the kernel, which then keeps their state for every thread of the
 /// process.
 bool can_run(Isa isa);
-/// Returns the instruction set that is known to be fastest here. kAvx512Bf16 is used on AMD, whose
-/// units multiply twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured.
-/// kAmx is used only if the config chooses it, because it gives other bits. Throws
-/// Error(kUnsupported) without AVX2, FMA and F16C.
+/// Returns the instruction set that is known to be fastest on CPUs of this kind
+/// (docs/benchmarks.md): kAmx on Intel's, kAvx512Bf16 on AMD's, whose units multiply twice as many
+/// bf16 as fp32. Neither was measured on CPUs of the other vendor. Throws Error(kUnsupported)
+/// without AVX2, FMA and F16C.
 Isa best_isa();
 /// Chooses the vector code, which can_run() must allow. Without a call best_isa() is used, or no
 /// more than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
