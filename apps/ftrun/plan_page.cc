@@ -90,7 +90,7 @@ Json lane_json(const Program& program, const LaneBars& lane, Labels& labels) {
   return {{"name", lane_title(program, lane.lane)},
           {"compute", lane.lane == Lane::kCompute},
           {"busy", nanoseconds(lane.busy)},
-          {"blocks", std::move(bars)}};
+          {"bars", std::move(bars)}};
 }
 
 /// Lists the parts of a step, and the time that the rank waits for other ranks at its end.

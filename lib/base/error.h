@@ -84,11 +84,12 @@ struct CodeLocation {
 /// `detail` should hold both values that disagree.
 [[noreturn]] void bug(const std::string& detail, CodeLocation where = CodeLocation::current());
 
-/// Checks an invariant of the code: calls bug() if it does not hold. Functions that report faults
-/// of the user's input or of the machine are called check_NAME or refuse_NAME.
+/// Checks an invariant of the code, which `detail` states: calls bug() with "expected that DETAIL"
+/// if it does not hold. Functions that report faults of the user's input or of the machine are
+/// called check_NAME or refuse_NAME.
 inline void require(bool condition, const char* detail,
                     CodeLocation where = CodeLocation::current()) {
-  if (!condition) bug(cat("check failed: ", detail), where);
+  if (!condition) bug(cat("expected that ", detail), where);
 }
 
 /// Returns the text of an errno as strerror does, but is thread-safe: "No space left on device".

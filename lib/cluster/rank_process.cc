@@ -115,9 +115,10 @@ void warn_of_threads() {
   const auto threads =
       std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
   if (threads <= 1) return;
-  log_warning(cat("a tool has started ", threads - 1, threads == 2 ? " thread" : " threads",
-                  " in the process that forks the ranks, so a rank may hang: start the ranks with "
-                  "torchrun or srun"));
+  log_warning(cat("the process that forks the ranks has ", threads - 1, " more ",
+                  threads == 2 ? "thread" : "threads",
+                  " (started by a profiler or a preloaded library?), so a rank may hang: start the "
+                  "ranks with torchrun or srun"));
 }
 
 RankProcess start_rank_process(const RankCommand& command) {

@@ -69,7 +69,8 @@ class Scan {
       scan_chunk(at, std::min(kScannedTokens, s.tokens - at));
     if (report_.bad_ids > static_cast<int64_t>(kMaxProblems))
       report_.problems.push_back(cat("and ", report_.bad_ids - static_cast<int64_t>(kMaxProblems),
-                                     " more ids outside the model's ", vocab_rows_, " rows"));
+                                     " more ids outside the model's vocabulary of ", vocab_rows_,
+                                     " ids"));
   }
 
  private:
@@ -94,7 +95,7 @@ class Scan {
     ++report_.bad_ids;
     if (report_.problems.size() >= kMaxProblems) return;
     report_.problems.push_back(cat(where(sequences_, token), ": id ", value,
-                                   " is outside the model's ", vocab_rows_, " rows"));
+                                   " is outside the model's vocabulary of ", vocab_rows_, " ids"));
   }
 
   const SequenceSet& sequences_;

@@ -18,7 +18,7 @@ struct DataReport {
   /// Says whether the problems themselves say what to do about them.
   bool has_remedy = false;
   DataStatistics statistics;
-  /// The number of ids outside the model's rows.
+  /// The number of ids outside the model's vocabulary.
   int64_t bad_ids = 0;
   /// The number of sequences with the chosen packing and length, and the share of their positions
   /// that is padding.

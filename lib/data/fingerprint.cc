@@ -100,8 +100,9 @@ void report_changed(const TokenFile& file, const std::vector<FileRecord>& comput
   if (!side || compare(side->files, computed) != Match::kTouched) return;
   for (size_t i = 0; i < computed.size(); ++i)
     if (side->files[i].xxh3 != computed[i].xxh3)
-      log_warning(cat(computed[i].path, ": its content is not what ", side->path,
-                      " recorded; the run is identified by the content"));
+      log_warning(cat(computed[i].path, ": its content differs from the checksum in ", side->path,
+                      ", so the file was changed after it was prepared; the run records "
+                      "the checksum of the present content"));
 }
 
 std::vector<FileRecord> all_present(const TokenDataset& data) {
@@ -194,10 +195,11 @@ void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
     const auto side = read_sidecar(file->path());
     if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;
     if (side->statistics.max_id < vocab_rows) continue;
-    throw Error(ExitCode::kBadInput,
-                cat(file->path(), ": its largest token id is ", side->statistics.max_id, " (as ",
-                    side->path, " recorded), outside the model's ", vocab_rows, " rows"),
-                "prepare the data with this model's own tokenizer");
+    throw Error(
+        ExitCode::kBadInput,
+        cat(file->path(), ": its largest token id is ", side->statistics.max_id, " (as ",
+            side->path, " recorded), outside the model's vocabulary of ", vocab_rows, " ids"),
+        "prepare the data with this model's own tokenizer");
   }
 }
 

@@ -76,7 +76,7 @@ void SequenceReader::refuse_id(int64_t sequence, int64_t token_in_sequence, int6
   throw Error(ExitCode::kBadInput,
               cat(location.file, ": sequence ", sequence, ", token ", token_in_sequence, " (", line,
                   "file offset ", location.offset, "): id ", value, " is outside the model's ",
-                  vocab_rows_, " rows"),
+                  "vocabulary of ", vocab_rows_, " ids"),
               "prepare the data with this model's own tokenizer");
 }
 

@@ -21,7 +21,8 @@ class SequenceReader {
   /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
   void reset(Batch& batch, int64_t count) const;
   /// Writes a sequence of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
-  /// naming file, sequence, token, offset, value and limit if an id is outside the model's rows.
+  /// naming file, sequence, token, offset, value and limit if an id is outside the model's
+  /// vocabulary.
   void fill(Batch& batch, int64_t batch_row, int64_t sequence);
   /// Returns the number of labels of a sequence that count, without reading its tokens.
   int64_t count_labels(int64_t sequence) {

@@ -363,7 +363,7 @@ std::string formula_text(const TrafficTheory& theory) {
 }  // namespace
 
 std::string planned_traffic_text(const Traffic& traffic) {
-  std::string text = "sent by a rank each time\n";
+  std::string text = "bytes that a rank sends each time the program runs\n";
   for (const TrafficRow& row : traffic.rows)
     text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks along ", row.axes, ", ",
                      count_text(row.calls, "call")),

@@ -73,8 +73,8 @@ void TrainingLoop::report_unknown_data() {
       parts_.saver.has_saved(progress_.step))
     return;
   parts_.journal.print(
-      "the last checkpoint does not record the data's fingerprint: not all of the data has been "
-      "read");
+      "the last checkpoint does not record the data's fingerprint, because the run ended before it "
+      "had read all data: a resume cannot check that the data is the same");
 }
 
 /// Compares the replicas of the present state, unless they were compared after this step already,

@@ -240,7 +240,7 @@ class Encoder:
         max_id = max(encoded.ids, default=0)
         if max_id >= self.vocab_size:
             raise UserError(f"{location}: the tokenizer gives id {max_id}, outside the "
-                            f"model's {self.vocab_size} rows")
+                            f"model's vocabulary of {self.vocab_size} ids")
         return encoded
 
 

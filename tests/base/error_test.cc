@@ -49,10 +49,10 @@ TEST_CASE("require throws only when its condition is false, naming the caller's 
   REQUIRE_NOTHROW(require(true, "never"));
   const int line = __LINE__ + 2;
   try {
-    require(false, "rows of tokens");
+    require(false, "rows hold tokens");
   } catch (const Error& error) {
     CHECK(error.message() ==
-          cat("internal error at ", __FILE__, ":", line, ": check failed: rows of tokens"));
+          cat("internal error at ", __FILE__, ":", line, ": expected that rows hold tokens"));
     return;
   }
   FAIL("require(false) returned");

@@ -70,7 +70,8 @@ TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
   REQUIRE(batch.counted_tokens == 2);
 }
 
-TEST_CASE("an id outside the model's rows is refused with file, sequence and offset", "[batch]") {
+TEST_CASE("an id outside the model's vocabulary is refused with file, sequence and offset",
+          "[batch]") {
   TemporaryFolder folder;
   std::vector<int> ids(40, 7);
   ids[22] = 50300;
@@ -80,12 +81,14 @@ TEST_CASE("an id outside the model's rows is refused with file, sequence and off
   REQUIRE(error_text_of([&] { batch_of(sequences, {0, 1, 3}, 49152); }).empty());
   REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 49152); }) ==
           path +
-              ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
+              ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's vocabulary "
+              "of 49152 ids" +
               remedy);
   REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 50301); }).empty());
   REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 50300); }) ==
           path +
-              ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
+              ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's vocabulary "
+              "of 50300 ids" +
               remedy);
 }
 
@@ -95,15 +98,17 @@ TEST_CASE("an id that occurs only as a label is checked", "[batch]") {
   const SequenceSet sequences({path}, {.sequence_length = 4});
   REQUIRE(error_text_of([&] { batch_of(sequences, {0}, 100); }) ==
           path +
-              ": sequence 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
+              ": sequence 0, token 4 (file offset 8): id 900 is outside the model's vocabulary of "
+              "100 ids\n"
               "  remedy: prepare the data with this model's own tokenizer");
   const std::string lines = folder.write(
       "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
   const SequenceSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
   REQUIRE(error_text_of([&] { batch_of(masked, {1}, 100); }) ==
           lines +
-              ": sequence 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
-              "rows\n  remedy: prepare the data with this model's own tokenizer");
+              ": sequence 1, token 1 (line 2, file offset 20): id 700 is outside the model's "
+              "vocabulary of 100 "
+              "ids\n  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[batch]") {
@@ -113,16 +118,17 @@ TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[bat
   folder.write("x.idx", index.bytes());
   const std::string path = folder.write("x.bin", bytes_of<int64_t>({1, int64_t{1} << 40, 2}));
   const SequenceSet sequences({path}, {.sequence_length = 2});
-  REQUIRE(
-      error_text_of([&] { batch_of(sequences, {0}); }) ==
-      path +
-          ": sequence 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
-          "rows\n  remedy: prepare the data with this model's own tokenizer");
+  REQUIRE(error_text_of([&] { batch_of(sequences, {0}); }) ==
+          path +
+              ": sequence 0, token 1 (file offset 8): id 1099511627776 is outside the model's "
+              "vocabulary of 50000 "
+              "ids\n  remedy: prepare the data with this model's own tokenizer");
   folder.write("x.bin", bytes_of<int64_t>({1, 2, -100}));
   const SequenceSet negative({path}, {.sequence_length = 2});
   REQUIRE(error_text_of([&] { batch_of(negative, {0}); }) ==
           path +
-              ": sequence 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
+              ": sequence 0, token 2 (file offset 16): id -100 is outside the model's vocabulary "
+              "of 50000 ids\n"
               "  remedy: prepare the data with this model's own tokenizer");
 }
 

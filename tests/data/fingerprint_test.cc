@@ -259,14 +259,14 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   check_recorded_ids(data, 45);
   REQUIRE(error_text_of([&] { check_recorded_ids(data, 44); }) ==
           path + ": its largest token id is 44 (as " + folder / "x.json" +
-              " recorded), outside the model's 44 rows\n"
+              " recorded), outside the model's vocabulary of 44 ids\n"
               "  remedy: prepare the data with this model's own tokenizer");
   // `ftrun check` finds the ids without reading the data.
   REQUIRE(check_headers({path}, {}, 45).empty());
   REQUIRE(check_headers({path}, {}, std::nullopt).empty());
   REQUIRE(check_headers({path}, {}, 44).at(0).message() ==
           path + ": its largest token id is 44 (as " + folder / "x.json" +
-              " recorded), outside the model's 44 rows");
+              " recorded), outside the model's vocabulary of 44 ids");
 }
 
 TEST_CASE(
@@ -301,17 +301,16 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(data_report_text(good) ==
           "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 sequences, 0% padding\n");
   const DataReport bad = check_dataset({path}, {.sequence_length = 8}, 43);
-  REQUIRE(
-      bad.problems ==
-      std::vector<std::string>{
-          path + ": sequence 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
-          path + ": sequence 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
+  REQUIRE(bad.problems ==
+          std::vector<std::string>{path + ": sequence 3, token 14 (file offset 76): id 43 is "
+                                          "outside the model's vocabulary of 43 ids",
+                                   path + ": sequence 3, token 15 (file offset 78): id 44 is "
+                                          "outside the model's vocabulary of 43 ids"});
   const DataReport packed =
       check_dataset({path}, {.sequence_length = 8, .packing = SequencePacking::kDocuments}, 44);
-  REQUIRE(
-      packed.problems ==
-      std::vector<std::string>{
-          path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
+  REQUIRE(packed.problems ==
+          std::vector<std::string>{path + ": document 1, token 19 (file offset 78): id 44 is "
+                                          "outside the model's vocabulary of 44 ids"});
   const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
@@ -323,7 +322,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
   REQUIRE(many.bad_ids == 40);
   REQUIRE(many.problems.size() == 21);
-  REQUIRE(many.problems.back() == "and 20 more ids outside the model's 5 rows");
+  REQUIRE(many.problems.back() == "and 20 more ids outside the model's vocabulary of 5 ids");
 }
 
 TEST_CASE("a check warns of documents that are skipped", "[check]") {

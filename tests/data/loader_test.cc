@@ -143,7 +143,8 @@ TEST_CASE("next() throws an error of the loader's thread at its own step, and at
   for (int again = 0; again < 2; ++again)
     REQUIRE(error_text_of([&] { loader.next(); }) ==
             path +
-                ": sequence 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
+                ": sequence 12, token 4 (file offset 200): id 900 is outside the model's "
+                "vocabulary of 100 ids\n"
                 "  remedy: prepare the data with this model's own tokenizer");
 }
 

@@ -711,7 +711,8 @@ class PrepareData(unittest.TestCase):
         write_tokenizer(self.model, vocab_size=20)
         code, err = self.refusal(path)
         self.assertEqual(code, 4)
-        self.assertRegex(err, r"a\.txt: the tokenizer gives id \d+, outside the model's 20 rows")
+        self.assertRegex(err, r"a\.txt: the tokenizer gives id \d+, "
+                              r"outside the model's vocabulary of 20 ids")
 
     def test_templates_that_rewrite_or_refuse_are_reported(self):
         chat = self.write("c.jsonl", '{"messages": [{"role": "user", "content": "a"}, '

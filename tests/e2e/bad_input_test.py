@@ -454,7 +454,8 @@ with tempfile.TemporaryDirectory() as scratch:
         path.write_bytes(bad.tobytes())
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
         message = (f"{path}: sequence 3, token 4 (file offset 200): id 5000 is outside the model's "
-                   "211 rows\n  remedy: prepare the data with this model's own tokenizer\n")
+                   "vocabulary of 211 ids\n  remedy: prepare the data with this model's own "
+                   "tokenizer\n")
         for ranks in (1, 2):
             run = must(ftrun("--config", job.config(f"ids-{ranks}", **FEW | changes), "--nproc",
                              ranks), 4)
@@ -468,8 +469,9 @@ with tempfile.TemporaryDirectory() as scratch:
         expect(ftrun("check", "--config", job.config("ids-check", **FEW | changes), "--data", "-q"),
                4,
                "ftrun: the data cannot be trained on:\n"
-               f"{path}: sequence 3, token 4 (file offset 200): id 5000 is outside the model's 211 "
-               "rows\n  remedy: prepare it again with the tokenizer of this model\n")
+               f"{path}: sequence 3, token 4 (file offset 200): id 5000 is outside the model's "
+               "vocabulary of 211 ids\n  remedy: prepare it again with the tokenizer "
+               "of this model\n")
 
     @case
     def recorded_ids_outside_the_model_are_refused():
@@ -484,8 +486,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "files": [{"role": "tokens", "name": path.name, "bytes": path.stat().st_size,
                        "modified_ns": path.stat().st_mtime_ns, "xxh3": "0123456789abcdef"}]}))
         message = (f"{path}: its largest token id is 300 (as {path.with_suffix('.json')} "
-                   "recorded), outside the model's 211 rows\n  remedy: prepare the data with this "
-                   "model's own tokenizer\n")
+                   "recorded), outside the model's vocabulary of 211 ids\n  remedy: prepare the "
+                   "data with this model's own tokenizer\n")
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
         refused("recorded", 4, f"ftrun: {message}", **changes)
         result = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)

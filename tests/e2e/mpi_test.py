@@ -47,7 +47,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # mpirun ends with the code of the rank whose end it sees first: the failed rank, or the
         # other one, which lost its peer.
         assert running.wait() in (4, 6), running.text()
-        assert "id 5000 is outside the model's 211 rows" in running.text(), running.text()
+        text = running.text()
+        assert "id 5000 is outside the model's vocabulary of 211 ids" in text, text
 
     @case
     def sigusr1_saves_and_stops_the_run():

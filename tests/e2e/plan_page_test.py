@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert shown.keys() == planned.keys() and len(shown) >= 2, (shown, printed)
         assert all(abs(shown[name] - size) < 0.01 * size for name, size in planned.items()), (
             shown, printed)
-        # The blocks of each lane are the events of the trace.
+        # The bars of each lane are the events of the trace.
         events = [event for event in json.loads(trace.read_text())["traceEvents"]
                   if event["ph"] == "X" and event["pid"] == 0]
         named_lanes = {event["tid"]: event["args"]["name"]
@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as scratch:
                        if event["name"] == "thread_name" and event["pid"] == 0}
         for lane in rank["lanes"]:
             own = [event for event in events if named_lanes[event["tid"]] == lane["name"]]
-            assert sum(lane["blocks"][6::7]) == len(own), lane["name"]
+            assert sum(lane["bars"][6::7]) == len(own), lane["name"]
             assert abs(sum(event["dur"] for event in own) * 1000 - lane["busy"]) < len(own) + 1
 
     @case
@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert page.stat().st_size < 3 << 20, page.stat().st_size
         data = page_data(page)
         assert [rank["stage"] for rank in data["ranks"]] == list(range(16))
-        assert sum(len(lane["blocks"]) // 7 for rank in data["ranks"]
+        assert sum(len(lane["bars"]) // 7 for rank in data["ranks"]
                    for lane in rank["lanes"]) <= 40_000
         for rank in data["ranks"]:
             assert all(len(tier["begin"]) <= 400 for tier in rank["memory"])

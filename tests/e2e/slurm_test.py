@@ -86,7 +86,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         begin = time.monotonic()
         result = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
         require_in_time(begin, 60, "a job whose rank fails")
-        assert "id 5000 is outside the model's 211 rows" in result.stderr, result.stderr
+        message = "id 5000 is outside the model's vocabulary of 211 ids"
+        assert message in result.stderr, result.stderr
         record = manifest(job.out("failed"))
         assert ((record["exit_code"], record["exit_rank"]) == (6, -1)
                 and "rank 1" in record["exit_reason"]), record

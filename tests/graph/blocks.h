@@ -300,7 +300,7 @@ inline std::string bug_text(const std::function<void()>& body) {
     body();
   } catch (const Error& error) {
     return std::regex_replace(error.message(),
-                              std::regex("^internal error at [^ ]*:[0-9]+: (check failed: )?"), "");
+                              std::regex("^internal error at [^ ]*:[0-9]+: (expected that )?"), "");
   }
   return "nothing";
 }

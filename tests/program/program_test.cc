@@ -78,7 +78,7 @@ TEST_CASE("the text of an exchange names its axis, and that of a shift also the 
 
 TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all blocks were equal") {
   CHECK(planned_traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
-        "sent by a rank each time\n"
+        "bytes that a rank sends each time the program runs\n"
         "  all_to_all over 4 ranks along context, 1 call                             3072 B\n"
         "  counted_all_to_all over 4 ranks along context, 2 calls                    3084 B\n"
         "  shift over 4 ranks along context, 1 call                                  4096 B\n"

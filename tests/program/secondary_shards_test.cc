@@ -195,7 +195,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   CHECK(planned_traffic_text(
             program_traffic(program),
             compare_traffic_with_theory(program, built.model, built.partition, options)) ==
-        "sent by a rank each time\n"
+        "bytes that a rank sends each time the program runs\n"
         "  all_reduce over 4 ranks along data, 2 calls                                252 B\n"
         "  reduce_scatter over 4 ranks along data, 6 calls                         294912 B\n"
         "  all_gather over 4 ranks along data, 3 calls                             147456 B\n"

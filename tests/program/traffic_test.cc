@@ -285,7 +285,7 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   CHECK(planned_traffic_text(
             program_traffic(program),
             compare_traffic_with_theory(program, built.model, built.partition, options)) ==
-        "sent by a rank each time\n"
+        "bytes that a rank sends each time the program runs\n"
         "  all_reduce over 2 ranks along data, 2 calls                                120 B\n"
         "  reduce_scatter over 2 ranks along data, 6 calls                          98304 B\n"
         "  all_gather over 2 ranks along data, 12 calls                            196608 B\n"
@@ -305,7 +305,7 @@ TEST_CASE("the table of tensor ranks shows what their layers exchange") {
   CHECK(planned_traffic_text(
             program_traffic(program),
             compare_traffic_with_theory(program, built.model, built.partition, options)) ==
-        "sent by a rank each time\n"
+        "bytes that a rank sends each time the program runs\n"
         "  all_reduce over 2 ranks along tensor, 5 calls                              360 B\n"
         "  reduce_scatter over 2 ranks along tensor, 6 calls                          768 B\n"
         "  all_gather over 2 ranks along tensor, 9 calls                             1056 B\n"

@@ -147,8 +147,8 @@ TEST_CASE(
   last.save_last();
   CHECK(unread.calls == Calls{"check 1", "await", "save 1 of unknown data"});
   CHECK(unread.printed ==
-        Calls{"the last checkpoint does not record the data's fingerprint: not all "
-              "of the data has been read"});
+        Calls{"the last checkpoint does not record the data's fingerprint, because the run ended "
+              "before it had read all data: a resume cannot check that the data is the same"});
   last.save_last();
   CHECK(unread.printed.size() == 1);  // the checkpoint exists
 }

@@ -191,11 +191,11 @@ function dragToZoom(picture, width, edge) {
   picture.addEventListener('dblclick', () => zoom(0, total));
 }
 
-// Each lane has a row. Its blocks are seven numbers each: begin, span, busy, kind, first, last,
+// Each lane has a row. Its bars are seven numbers each: begin, span, busy, kind, first, last,
 // count.
 const SPAN = 7;
 function blockText(row, at) {
-  const b = row.lane.blocks, i = at * SPAN, [begin, span, busy, kind, first, last, count] = b.slice(i, i + SPAN);
+  const b = row.lane.bars, i = at * SPAN, [begin, span, busy, kind, first, last, count] = b.slice(i, i + SPAN);
   const what = count === 1 ? data.labels[first] : `${count} instructions, most of them ${data.kinds[kind]}: ${data.labels[first]} … ${data.labels[last]}`;
   return `${row.title}: ${what}\nbegins ${time(begin)}, takes ${time(span)}` + (busy < span ? `, of which ${time(busy)} busy` : '') + `, ends ${time(begin + span)}`;
 }
@@ -204,7 +204,7 @@ function makeLanes(place, rows, title, onRow) {
   const chart = element('div', null, 'chart'), holder = element('div'), tip = element('div', null, 'tip'), said = element('div', null, 'said soft');
   const keys = element('div', null, 'keys');
   const kinds = new Set();
-  for (const row of rows) for (let i = 3; i < row.lane.blocks.length; i += SPAN) kinds.add(row.lane.blocks[i]);
+  for (const row of rows) for (let i = 3; i < row.lane.bars.length; i += SPAN) kinds.add(row.lane.bars[i]);
   keys.append(...data.kinds.map((name, at) => [name, at]).filter(([, at]) => kinds.has(at)).map(([name, at]) => keyOf(name, kindColors[at])));
   tip.hidden = true;
   said.setAttribute('role', 'status');
@@ -221,7 +221,7 @@ function makeLanes(place, rows, title, onRow) {
     const inside = svg('g', { 'clip-path': `url(#clip-${place.id})` });
     picture.append(clip, inside);
     rows.forEach((row, r) => {
-      const y = r * step + 16, b = row.lane.blocks, paths = {};
+      const y = r * step + 16, b = row.lane.bars, paths = {};
       inside.append(svg('rect', { x: left, y, width: width - left - right, height: 17, fill: 'var(--grid)' }));
       picture.append(svg('text', { x: left, y: y - 4, class: 'lane' }, `${row.title}, ${share(row.lane.busy, total)} busy`));
       for (let i = 0; i < b.length; i += SPAN) {
@@ -234,7 +234,7 @@ function makeLanes(place, rows, title, onRow) {
       }
       for (const key in paths) {
         const [kind, strength] = key.split(' ');
-        inside.append(svg('path', { d: paths[key], fill: kindColors[kind], 'fill-opacity': strength, class: 'blocks' }));
+        inside.append(svg('path', { d: paths[key], fill: kindColors[kind], 'fill-opacity': strength, class: 'bars' }));
       }
     });
     drawTimes(picture, px, height - 6, width);
@@ -243,7 +243,7 @@ function makeLanes(place, rows, title, onRow) {
     const show = (r, i, clientX) => {
       at.row = r;
       at.block = i;
-      const b = rows[r].lane.blocks, x = Math.max(left, px(b[i * SPAN])), end = Math.min(width - right, px(b[i * SPAN] + b[i * SPAN + 1]));
+      const b = rows[r].lane.bars, x = Math.max(left, px(b[i * SPAN])), end = Math.min(width - right, px(b[i * SPAN] + b[i * SPAN + 1]));
       mark.setAttribute('visibility', 'visible');
       mark.setAttribute('x', x - 2);
       mark.setAttribute('y', r * step + 14);
@@ -258,8 +258,8 @@ function makeLanes(place, rows, title, onRow) {
     picture.addEventListener('pointermove', event => {
       const box = picture.getBoundingClientRect();
       const r = Math.floor((event.clientY - box.top) / box.height * height / step);
-      if (r < 0 || r >= rows.length || !rows[r].lane.blocks.length) { tip.hidden = true; return; }
-      const now = timeAt(picture, event, width, left), b = rows[r].lane.blocks, slack = 3 * (view.to - view.from) / width;
+      if (r < 0 || r >= rows.length || !rows[r].lane.bars.length) { tip.hidden = true; return; }
+      const now = timeAt(picture, event, width, left), b = rows[r].lane.bars, slack = 3 * (view.to - view.from) / width;
       let i = lastBefore(b, now, SPAN);
       if (now > b[i * SPAN] + b[i * SPAN + 1] + slack && (i + 1) * SPAN < b.length && b[(i + 1) * SPAN] - now < slack) ++i;
       if (now < b[i * SPAN] - slack || now > b[i * SPAN] + b[i * SPAN + 1] + slack) { tip.hidden = true; mark.setAttribute('visibility', 'hidden'); return; }
@@ -273,7 +273,7 @@ function makeLanes(place, rows, title, onRow) {
     picture.addEventListener('keydown', event => {
       if (zoomKey(event)) return;
       if (onRow && event.key === 'Enter') { onRow(at.row); return; }
-      const b = rows[at.row].lane.blocks, last = b.length / SPAN - 1;
+      const b = rows[at.row].lane.bars, last = b.length / SPAN - 1;
       let r = at.row, i = at.block;
       if (event.key === 'ArrowRight') i = Math.min(last, i + 1);
       else if (event.key === 'ArrowLeft') i = Math.max(0, i - 1);
@@ -281,10 +281,10 @@ function makeLanes(place, rows, title, onRow) {
       else if (event.key === 'End') i = last;
       else if (event.key === 'ArrowUp' || event.key === 'ArrowDown') {
         r = Math.min(rows.length - 1, Math.max(0, r + (event.key === 'ArrowDown' ? 1 : -1)));
-        i = lastBefore(rows[r].lane.blocks, i < 0 ? view.from : b[i * SPAN], SPAN);
+        i = lastBefore(rows[r].lane.bars, i < 0 ? view.from : b[i * SPAN], SPAN);
       } else return;
       event.preventDefault();
-      bringIntoView(rows[r].lane.blocks[i * SPAN], rows[r].lane.blocks[i * SPAN + 1]);
+      bringIntoView(rows[r].lane.bars[i * SPAN], rows[r].lane.bars[i * SPAN + 1]);
       // bringIntoView() draws the picture again; the new picture keeps the focus.
       show(r, i);
       refocus(place, r, i);
@@ -348,14 +348,14 @@ function chooseRank(rank) {
 
 const kMaxRows = 1000;
 function listInstructions() {
-  const lane = view.rank.lanes[$('lane').value], b = lane.blocks, rows = [];
+  const lane = view.rank.lanes[$('lane').value], b = lane.bars, rows = [];
   for (let i = 0; i < Math.min(b.length, kMaxRows * SPAN); i += SPAN)
     rows.push([time(b[i]), time(b[i + 1]), b[i + 6] === 1 ? data.labels[b[i + 4]] : `${b[i + 6]} instructions: ${data.labels[b[i + 4]]} … ${data.labels[b[i + 5]]}`]);
   $('instructions').replaceChildren(table([{ title: 'begins', number: true }, { title: 'takes', number: true }, { title: 'instruction' }], rows));
   if (b.length > kMaxRows * SPAN)
     $('instructions')
         .append(
-            element('div', `${b.length / SPAN - kMaxRows} more blocks are left out here`, 'soft'));
+            element('div', `${b.length / SPAN - kMaxRows} more bars are left out here`, 'soft'));
 }
 
 function drawRank() {
@@ -400,7 +400,7 @@ function makePage() {
   if (data.ranks.length > 1) {
     $('stages').hidden = false;
     if (data.left_out) $('stages').append(element('div', `${data.left_out} more stages are left out here`, 'soft'));
-    drawOverview = makeLanes($('overview'), data.ranks.map(rank => ({ title: longNameOf(rank), lane: rank.lanes.find(lane => lane.compute) || { busy: 0, blocks: [] } })),
+    drawOverview = makeLanes($('overview'), data.ranks.map(rank => ({ title: longNameOf(rank), lane: rank.lanes.find(lane => lane.compute) || { busy: 0, bars: [] } })),
       'compute of each stage', r => chooseRank(data.ranks[r]));
   }
   if (data.traffic.length) {
