@@ -172,7 +172,7 @@ def require_space(path, size):
                       path)
 
 
-def modelfile(name, source, lines):
+def modelfile_text(name, source, lines):
     """Returns a Modelfile for `ollama create`; the chat template is in the model's file."""
     return "\n".join([f"# ollama create NAME -f {shlex.quote(name + '.Modelfile')}",
                       f"FROM {source}", *lines]) + "\n"
@@ -230,8 +230,8 @@ def export_model(options, folder):
                               lambda name: tensor_type(name, tensors.shape(name), options.type))
         result = (verify_export.compare_with_llama_cpp(output.part, folder, options.type)
                   if verify_export.has_llama_cpp() else NOT_CHECKED)
-        output.modelfile = modelfile(output.name, f"./{output.name}",
-                                     modelfile_parameters(folder, special, config))
+        output.modelfile = modelfile_text(output.name, f"./{output.name}",
+                                          modelfile_parameters(folder, special, config))
     output.print_summary(options.type, tensors)
     if tensors.left_out:
         print(f"the file holds only the decoder, without {tensors.left_out} tensors of other "
@@ -256,7 +256,7 @@ def export_adapter(options, folder):
             write_model(base_part, base, config, Tensors(base, config), options.type)
             result = verify_export.compare_with_llama_cpp(base_part, base, options.type,
                                                   (output.part, folder))
-        output.modelfile = modelfile(output.name, "BASE.gguf", [f"ADAPTER ./{output.name}"])
+        output.modelfile = modelfile_text(output.name, "BASE.gguf", [f"ADAPTER ./{output.name}"])
     output.print_summary("f32", tensors)
     print(f"to export its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; to "
           f"serve both: llama-server -m BASE.gguf --lora {shlex.quote(options.out)}")

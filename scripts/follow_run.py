@@ -38,7 +38,7 @@ STEP_TAGS = {"loss": "train/loss", "grad_norm": "train/grad_norm", "lr": "train/
 MAX_PARAMETER_LENGTH = 500  # the limit of MLflow's oldest servers
 
 
-def number(value):
+def parse_number(value):
     """Returns a number in metrics.jsonl, where values that are not finite are written as strings;
     1 for a flag that is set; None if the value is not a number."""
     if isinstance(value, (int, float)):
@@ -61,10 +61,10 @@ def parse_metrics(line):
         names = STEP_TAGS
     # These values mean nothing if no token counts in the loss.
     meaningless = ("loss", "perplexity", "accuracy") if line.get("tokens") == 0 else ()
-    values = {name: number(line[key]) for key, name in names.items() if key in line
+    values = {name: parse_number(line[key]) for key, name in names.items() if key in line
               and key not in meaningless}
     if names is STEP_TAGS and isinstance(line.get("memory"), dict):
-        values |= {f"memory/{name}": number(value) for name, value in line["memory"].items()}
+        values |= {f"memory/{name}": parse_number(value) for name, value in line["memory"].items()}
     return line["step"], {name: value for name, value in values.items() if value is not None}
 
 
@@ -145,7 +145,7 @@ class Wandb:
         self.first_step = last_step if isinstance(last_step, int) else 0
         # An evaluation of the last step may not have been sent. wandb knows the last value of each
         # name, so only other values are sent.
-        self.last_values = {name: number(summary.get(name))
+        self.last_values = {name: parse_number(summary.get(name))
                             for name in summary.keys()} if isinstance(last_step, int) else {}
 
     def log(self, step, values):

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from checkpoint_import.dcp_state import read_dcp
 from checkpoint_import.deepspeed_state import read_universal, read_zero
-from checkpoint_import.imported_state import KINDS, count
+from checkpoint_import.imported_state import KINDS, element_count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from output_mark import new_folder, resolve_output
 import script_errors
@@ -272,7 +272,7 @@ def split_files(matches, shapes):
     the safetensors library stores them."""
     files, size = [[]], 0
     for target in sorted(matches, key=entry_name):
-        state_bytes = 4 * count(shapes[target[0]])
+        state_bytes = 4 * element_count(shapes[target[0]])
         if files[-1] and size + state_bytes > LARGEST_FILE:
             files.append([])
             size = 0
@@ -285,7 +285,7 @@ def header_of(targets, shapes):
     """Returns (the header of a safetensors file, the bytes of its tensors)."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for target in targets:
-        size = 4 * count(shapes[target[0]])
+        size = 4 * element_count(shapes[target[0]])
         header[entry_name(target)] = {"dtype": "F32", "shape": list(shapes[target[0]]),
                                       "data_offsets": [at, at + size]}
         at += size
@@ -303,8 +303,8 @@ def write_file(path, targets, matches, shapes):
         for target in targets:
             name, state = matches[target]
             if state is None:
-                for at in range(0, 4 * count(shapes[target[0]]), 1 << 22):
-                    file.write(bytes(min(1 << 22, 4 * count(shapes[target[0]]) - at)))
+                for at in range(0, 4 * element_count(shapes[target[0]]), 1 << 22):
+                    file.write(bytes(min(1 << 22, 4 * element_count(shapes[target[0]]) - at)))
                 continue
             for values in state.pieces(printable(name)):
                 file.write(values.tobytes())
@@ -315,7 +315,7 @@ def refuse_small_disk(target, matches, shapes):
     parent = target
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent) or "/"
-    needed = sum(4 * count(shapes[name]) for name, _ in matches)
+    needed = sum(4 * element_count(shapes[name]) for name, _ in matches)
     free = shutil.disk_usage(parent).free
     if needed > free:
         raise MachineError(f"{target}: {needed} bytes are needed, {free} are free; give an "

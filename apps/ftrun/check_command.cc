@@ -97,7 +97,7 @@ void fill_check_output(JsonOutput& output, const LoadedConfig& loaded, const Ste
   output.add("rank_rule", loaded.rank_rule);
   output.add("model", nlohmann::ordered_json{{"family", model.family},
                                              {"parameters", count_parameters(model).total}});
-  output.add("memory", memory_json(memory_plan(plan)));
+  output.add("memory", memory_json(plan_memory(plan)));
   output.add("notices", line_texts(loaded.lines));
   output.add("warnings", warnings);
   output.add("config",
@@ -118,7 +118,7 @@ int check_command(const CheckOptions& options, JsonOutput& output) {
   const ParameterCounts parameters = count_parameters(plan.train.model);
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
-            << "memory per rank: " << tiers_text(memory_plan(plan)) << " planned\n";
+            << "memory per rank: " << tiers_text(plan_memory(plan)) << " planned\n";
   if (const auto pinned = pinned_matmul_library(loaded.config.kernels))
     check_matmul_library(*pinned);
   print_elastic_notice(loaded);

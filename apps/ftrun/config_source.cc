@@ -83,9 +83,9 @@ struct LoadReport {
 std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& report) {
   if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
-    const CheckedModelFolder checked = checked_model_folder(config);
-    report.add(checked.notices);
-    const std::string path = checked.folder + "/config.json";
+    const CheckedModelFolder model_folder = checked_model_folder(config);
+    report.add(model_folder.notices);
+    const std::string path = model_folder.folder + "/config.json";
     return parse_model_config(read_file(path, kMaxModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
@@ -96,13 +96,14 @@ std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& r
 
 /// Adds the problems and notices of looking up Hub names. Missing data is not an error if the
 /// source is only planned.
-void add_named_inputs(const NamedInputs& named, const ConfigSource& source, LoadReport& report) {
-  const Origins& origins = named.config.origins;
-  report.add(named.notices);
-  if (named.model_error)
-    report.add_model_error(problem_at(origins.position("model.path"), *named.model_error));
+void add_named_inputs(const NamedInputs& named_inputs, const ConfigSource& source,
+                      LoadReport& report) {
+  const Origins& origins = named_inputs.config.origins;
+  report.add(named_inputs.notices);
+  if (named_inputs.model_error)
+    report.add_model_error(problem_at(origins.position("model.path"), *named_inputs.model_error));
   if (source.plans_only) return;
-  for (const auto& [key, error] : named.data_errors)
+  for (const auto& [key, error] : named_inputs.data_errors)
     report.add_data_error(problem_at(origins.position(key), error));
 }
 
@@ -112,7 +113,7 @@ const char* subject_of(const LoadReport& report) {
   return report.has_model_errors ? "the model and the data" : "the data";
 }
 
-[[noreturn]] void refuse(const LoadReport& report) {
+[[noreturn]] void refuse_config(const LoadReport& report) {
   throw ErrorWithProblems(
       Error(report.has_config_errors ? ExitCode::kUsage : ExitCode::kBadInput,
             cat(join(report.errors, "\n"), "\n",
@@ -148,27 +149,28 @@ std::optional<int64_t> ranks_per_process(const LaunchEnvironment& launch,
 /// Counts the ranks of a job whose nodes each start their own ranks. A launcher that sets only RANK
 /// and WORLD_SIZE starts one process for each rank, unless something says that each process starts
 /// several ranks.
-RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& launch,
-                         std::optional<int64_t> nproc) {
+RankCount count_ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& launch,
+                               std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
-  const std::optional<int64_t> each = ranks_per_process(launch, nproc);
-  if (each) return {launch.nodes * *each, cat(nodes, " × ", *each, " ranks each"), {}};
-  RankCount own = count_ranks(config, std::nullopt, std::nullopt);
-  if (own.ranks % launch.nodes == 0) return own;
-  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", one rank each"), {}};
+  const std::optional<int64_t> ranks_of_each = ranks_per_process(launch, nproc);
+  if (ranks_of_each)
+    return {launch.nodes * *ranks_of_each, cat(nodes, " × ", *ranks_of_each, " ranks each"), {}};
+  RankCount config_count = count_ranks(config, std::nullopt, std::nullopt);
+  if (config_count.ranks % launch.nodes == 0) return config_count;
+  if (config_count.ranks == 1) return {launch.nodes, cat(nodes, ", one rank each"), {}};
   Problem problem;
-  problem.message =
-      cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");
+  problem.message = cat(config_count.ranks, " ranks (", config_count.rule,
+                        ") cannot be shared equally by ", nodes, " processes");
   problem.remedy = "start as many processes as ranks, or give --nproc, the ranks of each process";
-  own.problems.push_back(problem);
-  return own;
+  config_count.problems.push_back(problem);
+  return config_count;
 }
 
-RankCount ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& launch,
-                       std::optional<int64_t> nproc) {
+RankCount count_ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& launch,
+                             std::optional<int64_t> nproc) {
   if (launch.is_rank()) return count_ranks(config, launch.world_size, nproc);
   if (launch.kind == LaunchKind::kNode && launch.nodes > 1)
-    return ranks_of_nodes(config, launch, nproc);
+    return count_ranks_of_nodes(config, launch, nproc);
   return count_ranks(config, std::nullopt, ranks_per_process(launch, nproc));
 }
 
@@ -186,13 +188,13 @@ void check_files(const ConfigSource& source) {
 }
 
 /// Reads the config of a source, and looks up the Hub names in it.
-NamedInputs read_written(const ConfigSource& source, LoadReport& report) {
+NamedInputs read_named_inputs(const ConfigSource& source, LoadReport& report) {
   check_files(source);
   LoadResult loaded = load_config(source);
   report.add(loaded.problems);
-  NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
-  add_named_inputs(named, source, report);
-  return named;
+  NamedInputs named_inputs = find_named_inputs(std::move(loaded.written), source.resumes);
+  add_named_inputs(named_inputs, source, report);
+  return named_inputs;
 }
 
 /// Collects the facts outside of the config on which resolved values depend.
@@ -212,10 +214,12 @@ ResolveContext resolve_context(const WrittenConfig& written, const ConfigSource&
 }
 
 /// Removes problems that only follow from a wrong number of ranks: those at the same position.
-void remove_consequences(const RankCount& count, std::vector<Problem>& problems) {
+void remove_follow_up_problems(const RankCount& count, std::vector<Problem>& problems) {
   if (count.problems.empty()) return;
-  const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
-  std::erase_if(problems, at);
+  const auto is_at_same_position = [&](const Problem& problem) {
+    return problem.at == count.problems.front().at;
+  };
+  std::erase_if(problems, is_at_same_position);
 }
 
 std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
@@ -230,7 +234,7 @@ void check_model(const Config& config, const ModelConfig& model, const ConfigSou
   if (const auto problem = find_division_problem(config, model, report.has_config_errors))
     report.add({*problem});
   if (!report.has_config_errors) {
-    report.add(check_trained(config, model));
+    report.add(check_trainable(config, model));
     report.add(check_adapter_modules(config, model, with_notices && !report.has_config_errors));
   }
   if (!source.reads_weights) return;
@@ -282,36 +286,37 @@ ConfigSource read_source_files(ConfigSource source) {
 
 WrittenConfig read_unresolved(const ConfigSource& source) {
   LoadReport report;
-  NamedInputs named = read_written(source, report);
-  if (!report.errors.empty()) refuse(report);
-  return std::move(named.config);
+  NamedInputs named_inputs = read_named_inputs(source, report);
+  if (!report.errors.empty()) refuse_config(report);
+  return std::move(named_inputs.config);
 }
 
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch) {
   LoadReport report;
-  const NamedInputs named = read_written(source, report);
+  const NamedInputs named_inputs = read_named_inputs(source, report);
   LoadedConfig result;
-  const RankCount count = ranks_of_job(named.config, launch, source.nproc);
+  const RankCount count = count_ranks_of_job(named_inputs.config, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;
   result.model = source.model;
-  if (!named.model_error && !source.model) result.model = read_model(named.config, report);
-  result.context = resolve_context(named.config, source, launch, count.ranks, result.model);
+  if (!named_inputs.model_error && !source.model)
+    result.model = read_model(named_inputs.config, report);
+  result.context = resolve_context(named_inputs.config, source, launch, count.ranks, result.model);
   // The keys that could be read are resolved even if there are unknown keys, so that contradictions
   // are reported together with them.
-  ResolvedConfig resolution = resolve(named.config, result.context);
-  remove_consequences(count, resolution.problems);
+  ResolvedConfig resolution = resolve(named_inputs.config, result.context);
+  remove_follow_up_problems(count, resolution.problems);
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
   result.rank_rule = rule_with_mesh(count, result.config.parallel);
   if (result.model)
     check_model(result.config, *result.model, source, prints_notices(launch), report);
-  if (source.reads_data && named.data_errors.empty()) {
+  if (source.reads_data && named_inputs.data_errors.empty()) {
     const auto rows = result.model ? std::optional(result.model->vocab_rows) : std::nullopt;
     for (const Problem& problem : check_data_files(result.config, rows))
       report.add_data_error(problem);
   }
-  if (!report.errors.empty()) refuse(report);
+  if (!report.errors.empty()) refuse_config(report);
   // Features that this build lacks are listed only for a config without errors.
   if (!resolution.unsupported.empty()) refuse_unsupported(resolution.unsupported);
   report.add(model_notices(result.config, result.model));

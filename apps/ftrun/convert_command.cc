@@ -50,13 +50,13 @@ struct ConvertOptions {
   std::string run;
   std::string dtype = "auto";
   std::string quantization;
-  std::string to = "hf";
+  std::string format = "hf";
   bool merge = false;
 };
 
 /// Returns the newest checkpoint of a run folder or checkpoints folder. A step folder is returned
 /// unchanged.
-std::string step_folder(const std::string& path) {
+std::string find_step_folder(const std::string& path) {
   if (posix_files().exists(checkpoint_manifest_path(path))) return path;
   for (const std::string& root : {path + "/checkpoints", path})
     for (const CheckpointEntry& entry : list_checkpoints(root))
@@ -86,15 +86,15 @@ struct NamedModelFolder {
 
 /// Returns the path of the model that a run recorded; for a Hub model, its name with the exact
 /// commit.
-std::string name_of_recorded(const InputRecord& model) {
+std::string recorded_model_name(const InputRecord& model) {
   const std::optional<HubName> name = parse_hub_name(model.path);
   return name && !model.commit.empty() ? cat(name->repository, "@", model.commit) : model.path;
 }
 
 /// Returns the folder of the model that `file` names `name`. Throws an Error with `remedy` if it
 /// does not exist.
-std::string folder_of_named(const std::string& name, const std::string& file,
-                            const std::string& remedy) {
+std::string require_model_folder(const std::string& name, const std::string& file,
+                                 const std::string& remedy) {
   try {
     const std::string folder = name.empty() ? "" : find_model_folder(name).folder;
     if (!folder.empty() && posix_files().exists(folder + "/config.json")) return folder;
@@ -105,17 +105,17 @@ std::string folder_of_named(const std::string& name, const std::string& file,
   }
   throw Error(
       ExitCode::kBadInput,
-      cat(file, ": the model folder that it names, \"", printable(name), "\", does not exist"),
+      cat(file, ": the model folder that it names, \"", printable_text(name), "\", does not exist"),
       remedy);
 }
 
 /// Returns the model that the option --model names.
-NamedModelFolder given_model(const ConvertOptions& options) {
+NamedModelFolder find_given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
 /// Returns the model that run.json names. The file is two folders above the step folder.
-NamedModelFolder recorded_model(const std::string& checkpoint_folder) {
+NamedModelFolder find_recorded_model(const std::string& checkpoint_folder) {
   const fs::path run =
       fs::absolute(checkpoint_folder + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
@@ -124,37 +124,39 @@ NamedModelFolder recorded_model(const std::string& checkpoint_folder) {
     throw Error(ExitCode::kBadInput,
                 cat(manifest, ": does not exist, so the model that was trained is unknown"),
                 remedy);
-  const RunManifest recorded = read_manifest(manifest);
-  const std::string named = name_of_recorded(recorded.model);
-  const std::string model = folder_of_named(named, manifest, remedy);
-  if (is_another_model(model, recorded.model.fingerprint))
+  const RunManifest manifest_of_run = read_manifest(manifest);
+  const std::string model_name = recorded_model_name(manifest_of_run.model);
+  const std::string model = require_model_folder(model_name, manifest, remedy);
+  if (is_another_model(model, manifest_of_run.model.fingerprint))
     throw Error(ExitCode::kBadInput,
-                cat(manifest, ": the model folder that it names, \"", named,
+                cat(manifest, ": the model folder that it names, \"", model_name,
                     "\", is not the one that training began from: ",
                     fs::absolute(model).lexically_normal().string(),
                     " has another config.json or other tensors"),
                 remedy);
-  std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
-  const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
-  const ModelSection section{.path = recorded.model.path, .commit = recorded.model.commit};
-  return {model, is_named ? portable_name(section) : recorded.model.path};
+  std::cout << terminal_text(cat("model: ", model_name, " (from ", manifest, ")\n"));
+  const bool is_named =
+      !manifest_of_run.model.commit.empty() && parse_hub_name(manifest_of_run.model.path);
+  const ModelSection section{.path = manifest_of_run.model.path,
+                             .commit = manifest_of_run.model.commit};
+  return {model, is_named ? portable_name(section) : manifest_of_run.model.path};
 }
 
 /// Describes the model that a config trains, on a single rank: with its adapters, and with the
 /// tensors that train.
-ModelDescription trained_model(const Config& trained, const ModelConfig& model) {
+ModelDescription describe_trained_model(const Config& trained, const ModelConfig& model) {
   Config config;
   config.adapter = trained.adapter;
   config.quantization = trained.quantization;
   config.train.freeze = trained.train.freeze;
   config.train.only = trained.train.only;
   config.train_micro_batch_size_per_gpu = 1;
-  return training_model(config, model, 0);
+  return build_training_model(config, model, 0);
 }
 
 /// Returns the config of the run that wrote a checkpoint, as far as it decides which tensors
 /// trained. An imported checkpoint has no config; the result is then a default Config.
-Config config_of(const CheckpointMeta& meta) {
+Config trained_config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
   return record == meta.extra.end() ? Config{} : recorded_config(record->second);
 }
@@ -162,21 +164,21 @@ Config config_of(const CheckpointMeta& meta) {
 /// Refuses a checkpoint whose weights do not belong to the model in `folder`, because no program
 /// could load the exported folder.
 void check_same_model(const std::string& checkpoint_folder,
-                      const std::vector<std::pair<std::string, Dims>>& found,
+                      const std::vector<std::pair<std::string, Dims>>& weights,
                       const ModelDescription& model, const std::string& folder) {
   std::vector<std::string> problems;
-  std::map<std::string, Dims> rest(found.begin(), found.end());
+  std::map<std::string, Dims> unmatched_weights(weights.begin(), weights.end());
   for (const TensorInfo& tensor : model.tensors) {
     if (!tensor.trainable) continue;
-    const auto it = rest.find(tensor.name);
-    add_shape_problem(tensor.name, it == rest.end() ? nullptr : &it->second, tensor.shape,
-                      problems);
-    rest.erase(tensor.name);
+    const auto weight = unmatched_weights.find(tensor.name);
+    add_shape_problem(tensor.name, weight == unmatched_weights.end() ? nullptr : &weight->second,
+                      tensor.shape, problems);
+    unmatched_weights.erase(tensor.name);
   }
   for (const TensorInfo& tensor : model.tensors)
-    if (rest.erase(tensor.name) > 0)
+    if (unmatched_weights.erase(tensor.name) > 0)
       problems.push_back(cat("tensor ", tensor.name, " is frozen in the config of the run"));
-  for (const auto& [name, shape] : rest)
+  for (const auto& [name, shape] : unmatched_weights)
     if (!is_ignored_tensor(model, name))
       problems.push_back(cat("tensor ", name, " is not a parameter of a ", model.family, " model"));
   if (problems.empty()) return;
@@ -188,7 +190,7 @@ void check_same_model(const std::string& checkpoint_folder,
 
 /// Returns the folders that an export must not replace: the checkpoint that is read, and the
 /// checkpoints folder of its run.
-std::vector<std::string> kept_folders(const std::string& checkpoint_folder) {
+std::vector<std::string> list_kept_folders(const std::string& checkpoint_folder) {
   const fs::path checkpoints_folder =
       fs::absolute(checkpoint_folder + "/.").parent_path().parent_path();
   std::vector<std::string> folders{checkpoint_folder};
@@ -204,7 +206,7 @@ ExportDtype parse_dtype(const std::string& name) {
 }
 
 /// Makes the folder of a new run, or reuses a folder that a killed convert command left unfinished.
-RunFolder new_run(const std::string& path) {
+RunFolder make_run_folder(const std::string& path) {
   RunFolder run(path, RunStart::kResume);
   const std::string root = run.paths().checkpoints();
   if (run.has_earlier_run() || !list_checkpoints(root).empty())
@@ -220,40 +222,45 @@ std::string wrote_text(const std::string& folder, const std::string& source) {
 }
 
 std::string import_text(const ImportedState& imported) {
-  const std::vector<std::string>& unknown = imported.record().unknown;
-  return cat("imported from ", printable(imported.record().source), ": step ",
+  const std::vector<std::string>& unknown = imported.record().unknown_settings;
+  return cat("imported from ", printable_text(imported.record().source), ": step ",
              step_text(imported.meta()),
-             unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
+             unknown.empty() ? "" : cat("; not known: ", printable_text(join(unknown, ", "))),
+             "\n");
 }
 
 /// Refuses an import for a model whose tensors are parts of tensors in the model's files, or are
 /// stored transposed there. A checkpoint stores the tensors of the model, but an import has the
 /// tensors of the files.
 void check_own_tensors(const ModelDescription& model, const std::string& folder) {
-  const auto is_part = [](const TensorInfo& tensor) { return !tensor.stored.name.empty(); };
+  const auto is_part = [](const TensorInfo& tensor) {
+    return !tensor.stored_location.name.empty();
+  };
   const auto part = std::find_if(model.tensors.begin(), model.tensors.end(), is_part);
   if (part == model.tensors.end()) return;
-  throw Error(ExitCode::kUnsupported,
-              cat(folder, ": ", part->stored.name, " holds several tensors of a ", model.family,
-                  " model, or one transposed; checkpoints of such models cannot be imported yet"),
-              "save the model as a Hugging Face folder with the program that trained it, and give "
-              "that as model.path");
+  throw Error(
+      ExitCode::kUnsupported,
+      cat(folder, ": ", part->stored_location.name, " holds several tensors of a ", model.family,
+          " model, or one transposed; checkpoints of such models cannot be imported yet"),
+      "save the model as a Hugging Face folder with the program that trained it, and give "
+      "that as model.path");
 }
 
 /// Makes the first checkpoint of a new run from the output of scripts/import_checkpoint.py.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
-  const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
+  const std::string model =
+      options.model.empty() ? imported.model() : find_given_model(options).folder;
   const std::string config = model + "/config.json";
   if (!posix_files().exists(config))
     throw Error(ExitCode::kBadInput,
                 cat(config, ": does not exist; the import was made for the model in ", model),
                 "give the folder of the model with --model");
   const ModelDescription described =
-      trained_model({}, parse_model_config(read_file(config, kMaxModelConfig), config));
+      describe_trained_model({}, parse_model_config(read_file(config, kMaxModelConfig), config));
   check_own_tensors(described, imported.folder());
   check_same_model(imported.folder(), imported.tensors(), described, model);
-  const RunFolder run = new_run(options.run);
+  const RunFolder run = make_run_folder(options.run);
   CheckpointMeta meta = imported.meta();
   meta.ftrun_version = build_info().version;
   const SaveResult saved = save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()},
@@ -271,8 +278,8 @@ struct ExportJob {
   ModelDescription model;
 };
 
-ExportJob export_job(const ConvertOptions& options, const Config& trained, std::string base,
-                     const std::string& input) {
+ExportJob make_export_job(const ConvertOptions& options, const Config& trained, std::string base,
+                          const std::string& input) {
   ExportJob job;
   job.options.folder = options.out;
   job.options.source_folder = std::move(base);
@@ -281,8 +288,8 @@ ExportJob export_job(const ConvertOptions& options, const Config& trained, std::
   const ModelConfig model = parse_model_config(job.options.config_json, config);
   job.options.dtype = exported_dtype(parse_dtype(options.dtype), model);
   keep_non_decoder_parts(job.options, model);
-  job.options.kept_folders = kept_folders(input);
-  job.model = trained_model(trained, model);
+  job.options.kept_folders = list_kept_folders(input);
+  job.model = describe_trained_model(trained, model);
   return job;
 }
 
@@ -324,25 +331,26 @@ int export_with_base(const ConvertOptions& options, const std::string& checkpoin
 }
 
 int export_step(const ConvertOptions& options) {
-  const std::string checkpoint_folder = step_folder(options.checkpoint);
+  const std::string checkpoint_folder = find_step_folder(options.checkpoint);
   const CheckpointMeta meta = Checkpoint(checkpoint_folder).meta();
-  const Config trained = config_of(meta);
+  const Config trained = trained_config_of(meta);
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", checkpoint_folder, " holds no adapter"),
                 "remove --merge");
   const NamedModelFolder base =
-      options.model.empty() ? recorded_model(checkpoint_folder) : given_model(options);
-  ExportJob job = export_job(options, trained, base.folder, checkpoint_folder);
+      options.model.empty() ? find_recorded_model(checkpoint_folder) : find_given_model(options);
+  ExportJob job = make_export_job(options, trained, base.folder, checkpoint_folder);
   check_same_model(checkpoint_folder, checkpoint_weights(checkpoint_folder), job.model,
                    job.options.source_folder);
   check_same_base(meta, checkpoint_folder, ModelFolder(job.options.source_folder));
   if (options.merge || (!adapter && !job.model.trains_all()))
     return export_with_base(options, checkpoint_folder, trained, job);
   if (adapter)
-    export_as_adapter(job.options, trained,
-                      peft_model(base.name, job.model.family, job.model.multimodal, job.model.tied),
-                      parse_dtype(options.dtype));
+    set_adapter_export(
+        job.options, trained,
+        peft_model(base.name, job.model.family, job.model.multimodal, job.model.tied),
+        parse_dtype(options.dtype));
   export_checkpoint(umask_files(), checkpoint_folder, job.options,
                     export_tensors(job.options, job.model));
   std::cout << terminal_text(wrote_text(options.out, checkpoint_folder));
@@ -350,18 +358,19 @@ int export_step(const ConvertOptions& options) {
 }
 
 /// Returns the folder of the base model that PEFT's adapter_config.json names.
-std::string named_base(const std::string& adapter) {
+std::string find_base_of_adapter(const std::string& adapter) {
   const std::string file = adapter + "/adapter_config.json";
   const auto json = parse_json_strict(read_file(file, kMaxModelConfig), file);
-  const auto named = json.find("base_model_name_or_path");
-  std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
+  const auto base_name = json.find("base_model_name_or_path");
+  std::string base =
+      base_name != json.end() && base_name->is_string() ? base_name->get<std::string>() : "";
   const auto revision = json.find("revision");
   const bool pinned = revision != json.end() && revision->is_string() && parse_hub_name(base) &&
                       !posix_files().exists(base);
   if (pinned) base += cat("@", revision->get<std::string>());
   const std::string folder =
-      folder_of_named(base, file, "give the folder of the base model with --model");
-  std::cout << terminal_text(cat("model: ", printable(base), " (from ", file, ")\n"));
+      require_model_folder(base, file, "give the folder of the base model with --model");
+  std::cout << terminal_text(cat("model: ", printable_text(base), " (from ", file, ")\n"));
   return folder;
 }
 
@@ -369,33 +378,33 @@ std::string named_base(const std::string& adapter) {
 /// as given with --quantization if the file does not record it.
 QuantizationConfig quantization_of_base(const ConvertOptions& options,
                                         const AdapterFolder& adapter) {
-  const std::optional<QuantizationConfig> recorded = base_quantization(adapter);
-  if (options.quantization.empty()) return recorded.value_or(QuantizationConfig{});
+  const std::optional<QuantizationConfig> recorded_quantization = read_base_quantization(adapter);
+  if (options.quantization.empty()) return recorded_quantization.value_or(QuantizationConfig{});
   const std::string text = options.quantization.starts_with("{")
                                ? options.quantization
                                : nlohmann::json{{"type", options.quantization}}.dump();
-  QuantizationConfig requested;
+  QuantizationConfig requested_quantization;
   try {
-    requested = quantization_of_text(text, "--quantization");
+    requested_quantization = parse_quantization(text, "--quantization");
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, error.message(),
                 "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", "
                 "\"double\": false}'");
   }
-  if (recorded && *recorded != requested)
+  if (recorded_quantization && *recorded_quantization != requested_quantization)
     throw Error(ExitCode::kUsage,
                 cat("--quantization ", options.quantization, ": ", adapter.path(),
                     " was trained on a base ",
-                    recorded->type == QuantizationType::kNone
+                    recorded_quantization->type == QuantizationType::kNone
                         ? "that was not quantized"
-                        : cat("quantized as ", quantization_text(*recorded))),
+                        : cat("quantized as ", quantization_text(*recorded_quantization))),
                 "remove --quantization; the adapter's file already records it");
-  if (!recorded)
+  if (!recorded_quantization)
     std::cout << "taking the quantization of the base from --quantization: "
-              << quantization_text(requested)
+              << quantization_text(requested_quantization)
               << "; the adapter's file does not record it (bitsandbytes' default is \"double\": "
                  "false)\n";
-  return requested;
+  return requested_quantization;
 }
 
 /// Merges an adapter in PEFT's layout into its base model, and exports the result.
@@ -404,7 +413,7 @@ int merge_folder(const ConvertOptions& options) {
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"),
                 "add --merge to merge it into its base model");
-  if (first_not_utf8(folder))
+  if (find_invalid_utf8(folder))
     throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"),
                 "rename the folder");
   const AdapterFolder adapter(folder);
@@ -416,17 +425,19 @@ int merge_folder(const ConvertOptions& options) {
   // Only the adapter settings are known from the folder; all other settings have their defaults.
   Config trained = resolve(loaded.written, {}).config;
   trained.quantization = quantization_of_base(options, adapter);
-  const ExportJob job =
-      export_job(options, trained,
-                 options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
-  const std::map<std::string, AdapterTensor> stored = check_adapter(job.model, adapter);
+  const ExportJob job = make_export_job(
+      options, trained,
+      options.model.empty() ? find_base_of_adapter(folder) : find_given_model(options).folder,
+      folder);
+  const std::map<std::string, AdapterTensor> adapter_tensors =
+      locate_adapter_tensors(job.model, adapter);
   const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
-        const auto name = stored.find(tensor);
-        if (name == stored.end()) return false;
-        read_adapter(adapter, name->second, begin, end, out);
+        const auto adapter_tensor = adapter_tensors.find(tensor);
+        if (adapter_tensor == adapter_tensors.end()) return false;
+        read_adapter_tensor(adapter, adapter_tensor->second, begin, end, out);
         return true;
       });
   print_merged(options, folder, trained, rounding);
@@ -436,9 +447,9 @@ int merge_folder(const ConvertOptions& options) {
 /// Refuses formats other than Hugging Face's. A separate script converts to gguf, because no Python
 /// runs in this program.
 void refuse_other_format(const ConvertOptions& options) {
-  if (options.to == "hf") return;
-  if (options.to != "gguf")
-    throw Error(ExitCode::kUsage, cat("--to ", options.to, ": there is no such format"),
+  if (options.format == "hf") return;
+  if (options.format != "gguf")
+    throw Error(ExitCode::kUsage, cat("--to ", options.format, ": there is no such format"),
                 "write --to hf, a model folder as transformers reads it");
   const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
   throw Error(ExitCode::kUsage, "--to gguf: scripts/export_gguf.py writes GGUF files",
@@ -450,7 +461,7 @@ void refuse_other_format(const ConvertOptions& options) {
 int convert_command(ConvertOptions options) {
   refuse_other_format(options);
   // An adapter may be given by its Hub name; a checkpoint is always a folder.
-  if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
+  if (!posix_files().exists(options.checkpoint) && is_in_hub_cache(options.checkpoint))
     options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())
     throw Error(
@@ -488,7 +499,7 @@ Command add_convert(CLI::App& app, JsonOutput& output) {
                       "the model folder that training began from (config and tokenizer; default: "
                       "the one that run.json or import.json names)");
   command->add_option("--out", options->out, "the model folder to write");
-  command->add_option("--to", options->to,
+  command->add_option("--to", options->format,
                       "hf: a model folder; for gguf see scripts/export_gguf.py");
   command->add_flag("--merge", options->merge,
                     "add the adapter to the model it was trained on, in fp32");

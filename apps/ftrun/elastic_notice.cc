@@ -26,13 +26,14 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
                            std::optional<int> restarts) {
   const Config& config = loaded.config;
   const std::string no_removal = no_removal_reason(loaded, launch, restarts);
-  if (const int64_t own = config.elastic.min_ranks; own > 0) {
+  if (const int64_t min_ranks = config.elastic.min_ranks; min_ranks > 0) {
     // If min_ranks is larger than the number of ranks, a notice of the config reports that already.
-    if (no_removal.empty() || own > loaded.ranks) return "";
-    return to_text(notice_about(config.origins, "elastic.min_ranks",
-                                cat("elastic.min_ranks ", own, " has no effect: ", no_removal)));
+    if (no_removal.empty() || min_ranks > loaded.ranks) return "";
+    return to_text(
+        notice_about(config.origins, "elastic.min_ranks",
+                     cat("elastic.min_ranks ", min_ranks, " has no effect: ", no_removal)));
   }
-  const std::vector<BatchShare> shares = shares_of_fewer_ranks(config);
+  const std::vector<BatchShare> shares = list_shares_of_fewer_ranks(config);
   if (shares.empty() || !no_removal.empty()) return "";
   return to_text(
       notice_about(config.origins, "elasticity.enabled",

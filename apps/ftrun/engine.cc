@@ -32,7 +32,7 @@ BenchEntry bench_entry = nullptr;
 
 /// Returns the installation folder: its bin holds the program, and its lib holds the engine and the
 /// modules.
-std::string installation() {
+std::string installation_folder() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error)
@@ -45,7 +45,7 @@ std::string installation() {
 }
 
 std::string library_path(const char* name) {
-  return cat(installation(), "/lib/", name);
+  return cat(installation_folder(), "/lib/", name);
 }
 
 /// Handles termination while LibTorch is being loaded. LibTorch allocates memory then, and
@@ -60,23 +60,23 @@ std::string library_path(const char* name) {
 }  // namespace
 
 std::string torch_folder() {
-  return find_torch(
-      {build_info().libtorch, installation(), torch_folder_of_build(), process_environment()});
+  return find_torch({build_info().libtorch, installation_folder(), torch_folder_of_build(),
+                     process_environment()});
 }
 
 namespace {
 
 void* open_engine(const std::string& path) {
-  const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
+  const std::terminate_handler old_handler = std::set_terminate(on_terminate_while_loading);
   // The full path is given, so that LD_LIBRARY_PATH cannot select another version.
   const LibraryHandle torch =
       open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
-  const auto [engine, why] =
+  const auto [engine, problem] =
       torch.handle == nullptr ? torch : open_library(path, RTLD_NOW | RTLD_GLOBAL);
-  std::set_terminate(before);
+  std::set_terminate(old_handler);
   if (engine != nullptr) return engine;
-  throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
-              loader_is_out_of_memory(why)
+  throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", problem),
+              loader_is_out_of_memory(problem)
                   ? more_memory_remedy()
                   : "install ftrun again together with its LibTorch; a build tree "
                     "needs its .venv, which contains LibTorch");

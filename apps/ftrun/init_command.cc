@@ -96,23 +96,24 @@ constexpr int64_t kEpochsOfConversations = 3;
 /// Returns the data to which a name refers. A folder holds the files train and validation as
 /// prepare_data.py writes them; a data set of the Hub may also hold them. Any other name is the
 /// name of the training data itself.
-DataPaths find_data_paths(const std::string& named) {
+DataPaths find_data_paths(const std::string& data_name) {
   std::error_code error;
   const auto has_split = [](const std::string& folder, const char* split) {
     return find_data_file(cat(folder, "/", split)).has_value();
   };
-  if (fs::is_directory(named, error)) {
-    if (!has_split(named, "train"))
+  if (fs::is_directory(data_name, error)) {
+    if (!has_split(data_name, "train"))
       throw Error(ExitCode::kBadInput,
-                  cat(named, ": contains no training data (train.bin or train.jsonl)"),
-                  cat("run scripts/prepare_data.py --tokenizer MODEL --out ", named,
+                  cat(data_name, ": contains no training data (train.bin or train.jsonl)"),
+                  cat("run scripts/prepare_data.py --tokenizer MODEL --out ", data_name,
                       " FILE to create it from text, chats or tables"));
-    return {cat(named, "/train"), has_split(named, "validation") ? cat(named, "/validation") : ""};
+    return {cat(data_name, "/train"),
+            has_split(data_name, "validation") ? cat(data_name, "/validation") : ""};
   }
-  if (find_data_file(named) || !parse_hub_name(named)) return {named, ""};
-  const bool has_validation = hub_cache_holds(named, HubKind::kDataset) &&
-                              has_split(find_data_set(named).folder, "validation");
-  return {named, has_validation ? named : ""};
+  if (find_data_file(data_name) || !parse_hub_name(data_name)) return {data_name, ""};
+  const bool has_validation = is_in_hub_cache(data_name, HubKind::kDataset) &&
+                              has_split(find_data_set(data_name).folder, "validation");
+  return {data_name, has_validation ? data_name : ""};
 }
 
 /// Returns a machine for which there are no measurements: this machine's cores, with the rates of a
@@ -121,7 +122,7 @@ Machine assumed_cpu_machine() {
   constexpr double kFlopsPerCore = 50e9, kMemoryBandwidth = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
   machine.name = "these cores, at the rates of a common server";
-  machine.devices = usable_cores();
+  machine.devices = count_usable_cores();
   for (int ranks = 1; ranks <= machine.devices; ++ranks) {
     if (machine.devices % ranks != 0) continue;
     Rates rates;
@@ -141,31 +142,32 @@ Machine assumed_cpu_machine() {
 /// applies.
 InitMachine find_machine(const InitOptions& options) {
   if (!options.machine.empty()) {
-    InitMachine named{read_machine_file(options.machine), options.machine};
-    if (named.machine.memory_capacity == 0)
+    InitMachine named_machine{read_machine_file(options.machine), options.machine};
+    if (named_machine.machine.memory_capacity == 0)
       throw Error(ExitCode::kUsage,
                   cat(options.machine,
                       ": the key memory is missing, so ftrun cannot tell which model fits"),
                   "add the memory of one device, for example memory: 80 GB");
-    return named;
+    return named_machine;
   }
-  const std::string own = own_machine_path();
-  std::optional<Machine> measured = own.empty() ? std::nullopt : read_own_machine(own);
+  const std::string own_path = own_machine_path();
+  std::optional<Machine> measured = own_path.empty() ? std::nullopt : read_own_machine(own_path);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
         ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
-  InitMachine found{measured ? *measured : assumed_cpu_machine(),
-                    measured ? own
-                             : "assumed, not measured; run ftrun bench machine --quick to measure "
-                               "them"};
-  if (!found.machine.has_gpus && found.machine.memory_capacity == 0)
-    found.machine.memory_capacity =
-        static_cast<double>(read_memory_limit().total) / found.machine.devices;
-  return found;
+  InitMachine this_machine{
+      measured ? *measured : assumed_cpu_machine(),
+      measured ? own_path
+               : "assumed, not measured; run ftrun bench machine --quick to measure "
+                 "them"};
+  if (!this_machine.machine.has_gpus && this_machine.machine.memory_capacity == 0)
+    this_machine.machine.memory_capacity =
+        static_cast<double>(read_memory_limit().total_bytes) / this_machine.machine.devices;
+  return this_machine;
 }
 
-std::string last_part(const std::string& path) {
+std::string base_name(const std::string& path) {
   std::string name = fs::path(path).lexically_normal().filename().string();
   if (name.empty()) name = fs::path(path).lexically_normal().parent_path().filename().string();
   const size_t at = name.find('@');
@@ -186,9 +188,9 @@ class ConfigDraft {
     fit_sequence_length(config);
     model_ = *loaded.model;
     // load_source() has replaced the names of data sets by their files.
-    Config cut = config;
-    cut.data.sequence_length = sequence_length_;
-    sequences_ = SequenceSet(config.data.train, sequence_options(cut)).size();
+    Config config_with_length = config;
+    config_with_length.data.sequence_length = sequence_length_;
+    sequences_ = SequenceSet(config.data.train, sequence_options(config_with_length)).size();
     epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
     choose_batch();
     // Loads again with all checks of model and data that a run makes.
@@ -209,7 +211,7 @@ class ConfigDraft {
                 ", betas: [0.9, 0.95], weight_decay: 0.0}\n",
                 "scheduler:\n  type: cosine\n  params: {warmup_num_steps: ", warmup(), "}\n",
                 "output_dir: ",
-                yaml_text(cat("runs/", last_part(options_.model), "-", last_part(options_.data))),
+                yaml_text(cat("runs/", base_name(options_.model), "-", base_name(options_.data))),
                 "\n");
     if (machine_.has_gpus) text += "bf16: {enabled: true}\n";
     return text;
@@ -235,11 +237,11 @@ class ConfigDraft {
 
  private:
   /// Loads the variant of training that needs the most memory.
-  LoadedConfig load(bool reads = false) const {
+  LoadedConfig load(bool reads_inputs = false) const {
     ConfigSource source = this->source(kVariants[0]);
     source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};
     source.nproc = 1;
-    source.reads_weights = source.reads_data = reads;
+    source.reads_weights = source.reads_data = reads_inputs;
     return load_source(source, LaunchEnvironment{});
   }
 
@@ -247,23 +249,24 @@ class ConfigDraft {
   /// conversation fits.
   void fit_sequence_length(const Config& config) {
     if (!conversations_) return;
-    Config cut = config;
-    for (cut.data.sequence_length = sequence_length_;
-         !too_long_conversations(config.data.train, sequence_options(cut)).empty() &&
-         cut.data.sequence_length < kLongestSequence;)
-      cut.data.sequence_length *= 2;
-    sequence_length_ = cut.data.sequence_length;
+    Config config_with_length = config;
+    for (config_with_length.data.sequence_length = sequence_length_;
+         !check_conversation_lengths(config.data.train, sequence_options(config_with_length))
+              .empty() &&
+         config_with_length.data.sequence_length < kLongestSequence;)
+      config_with_length.data.sequence_length *= 2;
+    sequence_length_ = config_with_length.data.sequence_length;
   }
 
   /// Chooses the batch: the number of devices times a power of two, the largest that gives at least
   /// kMinStepsPerRun steps and at most kMaxTokensPerStep tokens per step. If there are fewer
   /// sequences than devices, the batch is a power of two.
   void choose_batch() {
-    const int64_t wanted = std::min(sequences_ * epochs_ / kMinStepsPerRun,
-                                    kMaxTokensPerStep / std::max<int64_t>(sequence_length_, 1));
+    const int64_t max_batch = std::min(sequences_ * epochs_ / kMinStepsPerRun,
+                                       kMaxTokensPerStep / std::max<int64_t>(sequence_length_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
     const int64_t shared = sequences_ < devices ? 1 : devices;
-    const int64_t per_device = sequences_ < devices ? sequences_ : wanted / devices;
+    const int64_t per_device = sequences_ < devices ? sequences_ : max_batch / devices;
     batch_ = shared * static_cast<int64_t>(
                           std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, per_device))));
   }
@@ -281,8 +284,8 @@ class ConfigDraft {
   bool conversations_ = false;
 };
 
-/// FoundLayout is a variant of training with the result of the search for its layout.
-struct FoundLayout {
+/// LayoutOfVariant is a variant of training with the result of the search for its layout.
+struct LayoutOfVariant {
   const TrainingVariant* variant = nullptr;
   SearchTask task;
   SearchResult result;
@@ -290,33 +293,34 @@ struct FoundLayout {
 
 /// Returns the reason why a variant was left out: "all weights would need at least 20.00 GiB per
 /// rank".
-std::string left_out_text(const FoundLayout& tried) {
-  const PlannedLayout& smallest = *tried.result.least_memory;
-  return cat(tried.variant->name, " would need at least ", rank_memory_text(smallest.memory),
-             " per rank", tried.result.is_proved ? "" : ", among the layouts that were checked");
+std::string left_out_text(const LayoutOfVariant& candidate) {
+  const PlannedLayout& smallest = *candidate.result.least_memory;
+  return cat(candidate.variant->name, " would need at least ", rank_memory_text(smallest.memory),
+             " per rank",
+             candidate.result.is_proved ? "" : ", among the layouts that were checked");
 }
 
-std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachine& machine,
-                                       const FoundLayout& found, const std::string& left_out,
-                                       const std::string& out) {
-  const PlannedLayout& best = found.result.ranking.front();
-  const double seconds = best.time->seconds;
-  const double all = seconds * static_cast<double>(draft.steps());
+std::vector<std::string> list_summary_lines(const ConfigDraft& draft, const InitMachine& machine,
+                                            const LayoutOfVariant& chosen,
+                                            const std::string& left_out, const std::string& out) {
+  const PlannedLayout& best = chosen.result.ranking.front();
+  const double step_seconds = best.time->seconds;
+  const double run_seconds = step_seconds * static_cast<double>(draft.steps());
   return {
       cat("Data: ", count_text(draft.sequences(), "sequence"), " of ", draft.sequence_length(),
           " tokens", draft.conversations() ? ", conversations" : "", "; ",
           count_text(draft.steps(), "step"), ": ", count_text(draft.epochs(), "epoch"), " at ",
           count_text(draft.batch(), "sequence"), " per step."),
-      cat("Trains ", found.variant->name, ": ",
+      cat("Trains ", chosen.variant->name, ": ",
           left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
                            : left_out,
-          "; learning rate ", number_text(found.variant->learning_rate), "."),
-      cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
+          "; learning rate ", number_text(chosen.variant->learning_rate), "."),
+      cat("Layout on ", machine_text(chosen.task.machine, chosen.task.nodes), ": ",
           layout_text(best.layout), "; ",
-          found.result.is_proved ? "no other layout is faster" : "the fastest of those checked",
+          chosen.result.is_proved ? "no other layout is faster" : "the fastest of those checked",
           "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
-          format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
+          format_number("%.3g", step_seconds), " s, the whole run ", human_seconds(run_seconds),
           " (rates: ", machine.source, ")."),
       cat("Check it with ftrun check --config ", out, ", train with ftrun --config ", out, ".")};
 }
@@ -325,30 +329,30 @@ int init_command(const InitOptions& options) {
   check_new_file("--out", options.out);
   const InitMachine machine = find_machine(options);
   const ConfigDraft draft(options, machine);
-  std::optional<FoundLayout> found;
+  std::optional<LayoutOfVariant> chosen;
   std::vector<std::string> left_out;
   for (const TrainingVariant& variant : kVariants) {
     SearchOptions search;
     search.source = draft.source(variant);
     search.nodes = options.nodes;
     search.seconds = options.seconds;
-    FoundLayout tried{&variant, search_task(search, machine.machine), {}};
+    LayoutOfVariant candidate{&variant, make_search_task(search, machine.machine), {}};
     // A machine file may omit the size of the main memory next to GPUs; then nothing is offloaded.
-    tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
+    candidate.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
-    tried.result = search_layouts(tried.task, {options.seconds, is_last});
-    if (is_last || (tried.result.ranking.empty() && !tried.result.least_memory))
-      check_found_layout(tried.task, tried.result);
-    if (!tried.result.ranking.empty()) {
-      found = std::move(tried);
+    candidate.result = search_layouts(candidate.task, {options.seconds, is_last});
+    if (is_last || (candidate.result.ranking.empty() && !candidate.result.least_memory))
+      check_found_layout(candidate.task, candidate.result);
+    if (!candidate.result.ranking.empty()) {
+      chosen = std::move(candidate);
       break;
     }
-    left_out.push_back(left_out_text(tried));
+    left_out.push_back(left_out_text(candidate));
   }
   const std::vector<std::string> lines =
-      summary_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
+      list_summary_lines(draft, machine, *chosen, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
-                 config_with_layout(found->task, found->result.ranking.front().layout, lines));
+                 config_with_layout(chosen->task, chosen->result.ranking.front().layout, lines));
   std::cout << "wrote " << terminal_text(options.out) << '\n';
   for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;

@@ -31,8 +31,8 @@ bool holds_adapter(const std::string& path) {
 std::string resolve_input_path(const std::string& path) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
-  if (!hub_cache_holds(path))
-    return hub_cache_holds(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
+  if (!is_in_hub_cache(path))
+    return is_in_hub_cache(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
   try {
     return find_adapter_folder(path).folder;
   } catch (const Error&) {
@@ -64,10 +64,10 @@ void show_data(const std::string& path, JsonOutput& output) {
   output.add("facts", rows_json(facts));
 }
 
-int inspect(const std::string& named, JsonOutput& output) {
-  const std::string path = resolve_input_path(named);
+int inspect(const std::string& given_path, JsonOutput& output) {
+  const std::string path = resolve_input_path(given_path);
   std::error_code error;
-  if (is_import(path))
+  if (is_import_folder(path))
     show_description("import", path, describe_import(path), output);
   else if (!fs::is_directory(path, error))
     show_data(path, output);

@@ -278,13 +278,13 @@ void JsonOutput::print_failure(const std::exception& failure) {
                 {"error", failure_json(failure)}});
 }
 
-/// Prints the object with the fields of all outputs and those of `rest`. Bytes that are not UTF-8
+/// Prints the object with the fields of all outputs and those of `fields`. Bytes that are not UTF-8
 /// (for example in file names) are replaced.
-void JsonOutput::print_object(const Json& rest) {
+void JsonOutput::print_object(const Json& fields) {
   print_text_instead();
-  Json whole{{"format", kFormat}, {"version", kVersion}, {"command", command_}};
-  whole.update(rest);
-  std::cout << whole.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+  Json document{{"format", kFormat}, {"version", kVersion}, {"command", command_}};
+  document.update(fields);
+  std::cout << document.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
 const char* error_code_name(ExitCode code) {

@@ -48,7 +48,7 @@ class JsonOutput {
   void print_text_instead();
 
  private:
-  void print_object(const nlohmann::ordered_json& rest);
+  void print_object(const nlohmann::ordered_json& fields);
 
   std::string command_;
   nlohmann::ordered_json result_ = nlohmann::ordered_json::object();

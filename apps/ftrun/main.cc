@@ -39,7 +39,7 @@ namespace {
 int report_exception(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
-  report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
+  report_failure(make_failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
   if (std::getenv(launch_variables::kStatusFd) == nullptr)
     write_whole(STDERR_FILENO, cat("ftrun: ", terminal_text(error.what()), "\n"));
   return static_cast<int>(error.code());
@@ -80,7 +80,7 @@ bool is_option(const std::string& argument) {
   for (const CLI::Option* known : command.get_options())
     for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
   throw Error(ExitCode::kUsage,
-              cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
+              cat("the option ", option, " is unknown", did_you_mean(closest_match(option, names))),
               cat("list the options with: ftrun ",
                   command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help"));
 }
@@ -90,7 +90,7 @@ bool is_option(const std::string& argument) {
 void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
   std::vector<std::string> commands;
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
-  const std::string near = nearest(argument, commands);
+  const std::string near = closest_match(argument, commands);
   if (near.empty()) return;
   throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)),
               "list the commands with: ftrun --help");
@@ -101,16 +101,16 @@ void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
 /// help and version. Returns the exit code.
 int handle_parse_error(const CLI::App& app, const CLI::ParseError& error, JsonOutput& output) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    const auto chosen = app.get_subcommands();
+    const auto subcommands = app.get_subcommands();
     const std::vector<std::string> unknown = app.remaining(true);
     if (const auto option = std::find_if(unknown.begin(), unknown.end(), is_option);
         option != unknown.end())
-      refuse_option(chosen.empty() ? app : *chosen.front(), *option);
+      refuse_option(subcommands.empty() ? app : *subcommands.front(), *option);
     if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name);
         config != unknown.end())
       throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"),
                   cat("give it as --config ", *config));
-    if (chosen.empty() && !unknown.empty()) refuse_mistyped_command(app, unknown.front());
+    if (subcommands.empty() && !unknown.empty()) refuse_mistyped_command(app, unknown.front());
   }
   const bool is_help = error.get_exit_code() == 0;
   if (output.is_requested() && !is_help)
@@ -200,11 +200,12 @@ int run(const std::vector<std::string>& arguments, JsonOutput& output) {
   } catch (const CLI::ParseError& error) {
     return handle_parse_error(app, error, output);
   }
-  const auto chosen = app.get_subcommands();
-  if (!chosen.empty()) refuse_options_before(app, *chosen.front());
-  if (chosen.empty() || chosen.front()->get_name() == "train") return warn_about_output(train());
-  output.set_command(chosen.front()->get_name());
-  const int code = commands.at(chosen.front()->get_name())();
+  const auto subcommands = app.get_subcommands();
+  if (!subcommands.empty()) refuse_options_before(app, *subcommands.front());
+  if (subcommands.empty() || subcommands.front()->get_name() == "train")
+    return warn_about_output(train());
+  output.set_command(subcommands.front()->get_name());
+  const int code = commands.at(subcommands.front()->get_name())();
   output.print(code);
   return check_output(code);
 }

@@ -26,7 +26,7 @@ struct AdaptedMatrix {
   bool has_magnitudes = false;
 };
 
-std::map<std::string, AdaptedMatrix> adapted_matrices(const ModelDescription& model) {
+std::map<std::string, AdaptedMatrix> list_adapted_matrices(const ModelDescription& model) {
   // `low_ranks` holds the adapter of each module, by the module's path in the model's files.
   std::map<std::string, LowRankAdapter> low_ranks;
   const TensorNames& names = tensor_names(model.family);
@@ -37,19 +37,19 @@ std::map<std::string, AdaptedMatrix> adapted_matrices(const ModelDescription& mo
   }
   std::map<std::string, const TensorInfo*> tensors;
   for (const TensorInfo& tensor : model.tensors) tensors[tensor.name] = &tensor;
-  std::map<std::string, AdaptedMatrix> all;
+  std::map<std::string, AdaptedMatrix> matrices;
   for (const TensorInfo& b : model.tensors) {
     if (!is_lora_name(b.name) || b.name != lora_b_name(lora_module(b.name))) continue;
     const std::string module = lora_module(b.name), file_module = lora_module(b.file_name());
     const Dims& shape = tensors.at(module + ".weight")->shape;
-    all[module + ".weight"] = {module,
-                               file_module,
-                               shape[0],
-                               shape[1],
-                               low_ranks.at(file_module),
-                               tensors.contains(lora_magnitude_name(module))};
+    matrices[module + ".weight"] = {module,
+                                    file_module,
+                                    shape[0],
+                                    shape[1],
+                                    low_ranks.at(file_module),
+                                    tensors.contains(lora_magnitude_name(module))};
   }
-  return all;
+  return matrices;
 }
 
 /// AdapterMerge adds adapters to the tensors of a base model as they are read, one matrix after
@@ -58,21 +58,21 @@ class AdapterMerge {
  public:
   AdapterMerge(const ModelDescription& model, DType dtype, const TrainedTensorReader& trained,
                BaseWeights& base)
-      : adapted_(adapted_matrices(model)), dtype_(dtype), trained_(trained), base_(base) {}
+      : adapted_(list_adapted_matrices(model)), dtype_(dtype), trained_(trained), base_(base) {}
 
-  void add(const ExportPiece& piece, std::span<float> out) {
-    const auto found = adapted_.find(piece.tensor);
-    if (found == adapted_.end()) return;
-    const AdaptedMatrix& adapted = found->second;
+  void add_adapter(const ExportPiece& piece, std::span<float> out) {
+    const auto entry = adapted_.find(piece.tensor);
+    if (entry == adapted_.end()) return;
+    const AdaptedMatrix& adapted = entry->second;
     if (adapted.module != module_) begin_matrix(adapted);
     const int64_t width = adapted.inputs;
-    for (int64_t at = piece.begin; at < piece.end;) {
-      const int64_t row = at / width, first = at % width,
-                    last = std::min(width, first + piece.end - at);
-      add_row(
-          row, first, last,
-          out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
-      at += last - first;
+    for (int64_t element = piece.begin; element < piece.end;) {
+      const int64_t row = element / width, first = element % width,
+                    last = std::min(width, first + piece.end - element);
+      add_row(row, first, last,
+              out.subspan(static_cast<size_t>(element - piece.begin),
+                          static_cast<size_t>(last - first)));
+      element += last - first;
     }
     record_rounding();
   }
@@ -104,7 +104,7 @@ class AdapterMerge {
     std::vector<float> magnitudes(factors_.size());
     require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes),
             "the adapter has its magnitudes");
-    row_norms(base_, module_ + ".weight", rows_, 0, factors_);
+    compute_row_norms(base_, module_ + ".weight", rows_, 0, factors_);
     for (size_t o = 0; o < factors_.size(); ++o)
       factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
   }
@@ -112,7 +112,7 @@ class AdapterMerge {
   /// Replaces columns [first, last) of a row of W in `out` by those of W + scale B A, multiplied by
   /// the row's factor.
   void add_row(int64_t row, int64_t first, int64_t last, std::span<float> out) {
-    rows_.read(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
+    rows_.compute_row(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
     for (int64_t i = first; i < last; ++i) {
       float& value = out[static_cast<size_t>(i - first)];
       const double sum = (value + row_[static_cast<size_t>(i - first)]) *
@@ -153,7 +153,7 @@ MergeRounding export_merged(FileSystem& files, const ExportOptions& options,
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
     if (!trained(piece.tensor, piece.begin, piece.end, out))
       weights.read(piece.tensor, piece.begin, piece.end, out);
-    merge.add(piece, out);
+    merge.add_adapter(piece, out);
   });
   return merge.rounding();
 }

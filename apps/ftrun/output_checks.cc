@@ -23,15 +23,15 @@ void check_writable(const RunPaths& paths) {
 }
 
 DiskSpaceNeeds disk_space_needs(const Config& config, const RunPaths& paths, const StepPlan& plan) {
-  DiskSpaceNeeds wanted;
-  wanted.checkpoints = paths.checkpoints();
-  wanted.checkpoint_bytes = checkpoint_bytes(plan);
-  wanted.keep_last = config.checkpoint.keep_last;
-  wanted.keep_best = !config.checkpoint.keep_best.metric.empty();
-  wanted.every = config.checkpoint.every;
-  wanted.by_minutes = config.checkpoint.every_minutes > 0;
-  wanted.steps = config.train.steps;
-  return wanted;
+  DiskSpaceNeeds needs;
+  needs.checkpoints_folder = paths.checkpoints();
+  needs.checkpoint_bytes = checkpoint_bytes(plan);
+  needs.keep_last = config.checkpoint.keep_last;
+  needs.keep_best = !config.checkpoint.keep_best.metric.empty();
+  needs.save_interval_steps = config.checkpoint.every;
+  needs.saves_by_minutes = config.checkpoint.every_minutes > 0;
+  needs.total_steps = config.train.steps;
+  return needs;
 }
 
 }  // namespace
@@ -46,13 +46,13 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   space.file_size_limit = file_size_limit();
   // Each rank writes one file of a checkpoint.
   space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
-  space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local_ranks;
-  if (space.swap_bytes > 0) space.swap = disk_folder(config.zero);
+  space.swap_bytes = plan_memory(plan).at(Tier::kNvme).total * local_ranks;
+  if (space.swap_bytes > 0) space.swap_folder = disk_folder(config.zero);
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);
     const std::vector<ExportTensor> tensors = export_tensors(options, plan.train.model);
     check_export_folder(posix_files(), options, check);
-    space.exported = options.folder;
+    space.export_folder = options.folder;
     space.export_bytes = export_bytes(options, tensors);
     // Files are filled one after another; each file except the last is at least half full.
     const bool one_file =

@@ -37,16 +37,18 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
 }
 
 /// Lists the layers of all chunks of a stage, in order of the chunks.
-std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
+std::string stage_layers_text(const ModelDescription& model, const PipelineLayout& layout,
+                              int stage) {
   std::vector<std::string> chunks;
   for (int chunk = 0; chunk < layout.chunks(); ++chunk)
-    chunks.push_back(layers_text(model, layout.layers(layout.model_chunk_of(stage, chunk),
-                                                      static_cast<int32_t>(model.layers.size()))));
+    chunks.push_back(
+        layers_text(model, layout.layers_of(layout.model_chunk_of(stage, chunk),
+                                            static_cast<int32_t>(model.layers.size()))));
   return join(chunks, " | ");
 }
 
 /// Explains the letters of the timeline.
-std::string legend(PipelineSchedule schedule, int chunks) {
+std::string legend_text(PipelineSchedule schedule, int chunks) {
   const bool split = traits_of(schedule).splits_backward;
   return cat("F: forward\n",
              split ? "I: input gradients\nW: weight gradients\n" : "B: backward\n",
@@ -60,19 +62,20 @@ std::string legend(PipelineSchedule schedule, int chunks) {
 
 std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
                          const StageActions& lists, const ScheduleTimeline& timeline,
-                         const std::string& before) {
+                         const std::string& kept_heading) {
   double longest = 0;
-  for (const StageTimeline& stage : timeline.stages) longest = std::max(longest, stage.busy);
+  for (const StageTimeline& stage : timeline.stages)
+    longest = std::max(longest, stage.busy_seconds);
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage < layout.stages(); ++stage) {
     const auto s = static_cast<size_t>(stage);
-    rows.push_back({std::to_string(stage), stage_layers(model, layout, stage),
-                    percent_text(timeline.stages[s].busy / longest, 1),
+    rows.push_back({std::to_string(stage), stage_layers_text(model, layout, stage),
+                    percent_text(timeline.stages[s].busy_seconds / longest, 1),
                     percent_text(timeline.idle_share(stage), 1),
                     std::to_string(max_in_flight(lists[s])),
                     std::to_string(max_awaiting_input_grad(lists[s]))});
   }
-  return format_table({"stage", "layers", "work", "idle", "in flight", before}, rows);
+  return format_table({"stage", "layers", "work", "idle", "in flight", kept_heading}, rows);
 }
 
 }  // namespace
@@ -90,41 +93,44 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
                     " for this picture: further micro-batches repeat the same pattern"));
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
   const PipelineSchedule schedule = pipeline_schedule(config);
-  const ModelDescription model = training_model(config, model_config, 0);
+  const ModelDescription model = build_training_model(config, model_config, 0);
   const PipelineLayout layout = pipeline_layout(config, model);
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
       simulate_timeline(lists, traits_of(schedule).placement, chunk_costs(model, layout));
-  const std::string before = traits_of(schedule).splits_backward ? "before I" : "before B";
+  const std::string kept_heading = traits_of(schedule).splits_backward ? "before I" : "before B";
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " chunks each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
-      legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline, before),
+      legend_text(schedule, chunks), "\n",
+      stages_table(model, layout, lists, timeline, kept_heading),
       "work: time relative to the slowest stage\n"
       "idle: share of the step\n"
       "in flight: largest number of micro-batches of a chunk whose activations the stage keeps\n",
-      before, ": of these, micro-batches whose input gradients are not computed yet\n",
+      kept_heading, ": of these, micro-batches whose input gradients are not computed yet\n",
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 
 std::string stage_memory_text(const RankClassPlans& plans) {
-  const StepPlan& any = plans.plan(0);
-  const PipelineLayout& layout = any.options.state.pipeline;
+  const StepPlan& first_plan = plans.plan(0);
+  const PipelineLayout& layout = first_plan.options.state.pipeline;
   if (layout.stages() == 1) return "";
-  const std::vector<MemoryPlan>& memory = plans.memory();
+  const std::vector<MemoryPlan>& memory = plans.memory_plans();
   std::vector<const MemoryPlan*> peak(static_cast<size_t>(layout.stages()));
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
-    const MemoryPlan& own = memory[static_cast<size_t>(c)];
+    const MemoryPlan& class_memory = memory[static_cast<size_t>(c)];
     const MemoryPlan*& fullest =
         peak[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
-    if (fullest == nullptr || own.main_memory() > fullest->main_memory()) fullest = &own;
+    if (fullest == nullptr || class_memory.main_memory_bytes() > fullest->main_memory_bytes())
+      fullest = &class_memory;
   }
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage < layout.stages(); ++stage) {
     const MemoryPlan& fullest = *peak[static_cast<size_t>(stage)];
     const TierPlan& device = fullest.at(Tier::kDevice);
-    rows.push_back({std::to_string(stage), stage_layers(any.train.model, layout, stage)});
+    rows.push_back(
+        {std::to_string(stage), stage_layers_text(first_plan.train.model, layout, stage)});
     for (const Category category : {Category::kParameters, Category::kGradients,
                                     Category::kOptimizer, Category::kActivations})
       rows.back().push_back(human_bytes(device.bytes_of(category)));

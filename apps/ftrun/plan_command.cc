@@ -51,9 +51,10 @@ struct PlanOptions {
   bool text = false;
   int64_t rank = 0;
   /// The bytes of each kind of memory that a rank may use; 0: no limit.
-  int64_t device_memory = 0;
-  int64_t host_memory = 0;
-  /// Says whether the plan is for a machine of CPUs, so `device_memory` holds the host tier too.
+  int64_t device_memory_bytes = 0;
+  int64_t host_memory_bytes = 0;
+  /// Says whether the plan is for a machine of CPUs, so `device_memory_bytes` holds the host tier
+  /// too.
   bool shares_memory = false;
   int64_t nodes = 1;
   TimeOptions time;
@@ -84,16 +85,17 @@ void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const Memory
             << state_formula_text(plan, memory);
   for (const ResolvedLine& line : loaded.lines)
     if (line.key.starts_with("zero_optimization.")) std::cout << line.text << '\n';
-  for (const std::string& line : plan_notes(loaded.config, plan)) std::cout << line << '\n';
+  for (const std::string& line : list_plan_notes(loaded.config, plan)) std::cout << line << '\n';
 }
 
 void print_savings(const LoadedConfig& loaded, int rank) {
   const MemoryMeasure measure = memory_measure_of(Tier::kDevice, loaded.config);
-  std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
+  std::cout << '\n'
+            << savings_text(list_memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
 /// Returns the program that the options select.
-const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
+const Program& select_program(const PlanOptions& options, const StepPlan& plan) {
   if (options.evaluation) return plan.evaluate.program;
   if (!options.text) return plan.train.program;
   if (!plan.generation)
@@ -121,21 +123,21 @@ std::string assumption_text(const Config& config) {
 }
 
 /// Returns the function that writes the HTML page of the plan; null if the options request none.
-PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
-                       const RequestedMachine& requested, const RankClassPlans& class_plans) {
+PageWriter make_page_writer(const LoadedConfig& loaded, const PlanOptions& options,
+                            const RequestedMachine& requested, const RankClassPlans& class_plans) {
   if (options.html.empty()) return nullptr;
   return [&](const StepTimeline& timeline, const std::string& time) {
-    PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
-                                    options.nodes, first_line(time));
+    PlanPage page = make_plan_page(loaded.config, class_plans, options.source, requested,
+                                   options.nodes, first_line(time));
     if (!has_readable_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
-    page.device_memory = options.device_memory;
-    page.host_memory = options.host_memory;
+    page.device_memory_bytes = options.device_memory_bytes;
+    page.host_memory_bytes = options.host_memory_bytes;
     write_plan_page(options.html, std::move(page), loaded.config, class_plans, timeline);
   };
 }
 
 /// Prints how many ranks and programs were checked.
-void print_checked(const RankClasses& classes) {
+void print_check_summary(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
   std::cout << "checked: " << (ranks == 1 ? "1 rank" : cat("all ", ranks, " ranks")) << ", "
@@ -147,10 +149,11 @@ void print_checked(const RankClasses& classes) {
 /// Returns the budget of each tier; libraries use `library_bytes` of the device.
 TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
   TierBudget budget = kNoBudget;
-  if (options.device_memory > 0)
+  if (options.device_memory_bytes > 0)
     budget[static_cast<size_t>(Tier::kDevice)] =
-        std::max<int64_t>(options.device_memory - library_bytes, 0);
-  if (options.host_memory > 0) budget[static_cast<size_t>(Tier::kHost)] = options.host_memory;
+        std::max<int64_t>(options.device_memory_bytes - library_bytes, 0);
+  if (options.host_memory_bytes > 0)
+    budget[static_cast<size_t>(Tier::kHost)] = options.host_memory_bytes;
   return budget;
 }
 
@@ -158,22 +161,22 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 /// whose budget is too small.
 void require_within_budget(const RankClassPlans& class_plans, const LoadedConfig& loaded,
                            const PlanOptions& options, const StepPlan& plan) {
-  const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
-  const std::vector<OverBudget> over =
-      class_plans.over_budget(budget_of(options, library_bytes), options.shares_memory);
-  if (over.empty()) return;
-  const OverBudget& first = over.front();
+  const int64_t library_bytes = total_bytes(list_gpu_overheads(loaded.config, plan));
+  const std::vector<BudgetExcess> excesses =
+      class_plans.list_budget_excesses(budget_of(options, library_bytes), options.shares_memory);
+  if (excesses.empty()) return;
+  const BudgetExcess& first = excesses.front();
   std::vector<std::string> lines;
-  for (const OverBudget& one : over) {
-    lines.push_back(over_budget_text(one));
-    if (one.tier == Tier::kDevice && library_bytes > 0)
+  for (const BudgetExcess& excess : excesses) {
+    lines.push_back(budget_excess_text(excess));
+    if (excess.tier == Tier::kDevice && library_bytes > 0)
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
-                          human_bytes(options.device_memory));
+                          human_bytes(options.device_memory_bytes));
   }
   const MemoryMeasure measure = memory_measure_of(first.tier, /*shares_memory=*/first.with_host);
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
-              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
-                             first.needed - first.budget));
+              savings_remedy(list_memory_savings(loaded.config, *loaded.model, first.rank, measure),
+                             first.needed_bytes - first.budget_bytes));
 }
 
 /// Adds the plan to the output for --json. `program` is the program that options such as --rank
@@ -193,11 +196,13 @@ void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const Step
 
 /// Sets the memory of each of `ranks_per_node` ranks to what a search lets it use, unless options
 /// set it. Ranks on CPUs have no main memory in addition to that of their devices.
-void set_memory(const Machine& machine, int64_t ranks_per_node, PlanOptions& options) {
-  options.device_memory = device_memory_budget(machine, options.device_memory, ranks_per_node);
+void set_memory_budgets(const Machine& machine, int64_t ranks_per_node, PlanOptions& options) {
+  options.device_memory_bytes =
+      device_memory_budget(machine, options.device_memory_bytes, ranks_per_node);
   options.shares_memory = !machine.has_gpus;
   if (machine.has_gpus)
-    options.host_memory = host_memory_budget(machine, options.host_memory, ranks_per_node);
+    options.host_memory_bytes =
+        host_memory_budget(machine, options.host_memory_bytes, ranks_per_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that
@@ -214,45 +219,45 @@ struct RankPlan {
 };
 
 /// Prints the model and its main settings, and how many programs were checked.
-void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& named) {
-  std::cout << human_count(count_parameters(shown.plan.train.model).total)
-            << " parameters, ZeRO stage " << shown.plan.options.state.zero_stage << '\n';
-  if (named) std::cout << named_model_text(*named);
-  print_checked(shown.class_plans.classes());
-  const Config& config = shown.loaded.config;
+void print_plan_head(const RankPlan& rank_plan, const std::optional<NamedModel>& named_model) {
+  std::cout << human_count(count_parameters(rank_plan.plan.train.model).total)
+            << " parameters, ZeRO stage " << rank_plan.plan.options.state.zero_stage << '\n';
+  if (named_model) std::cout << named_model_text(*named_model);
+  print_check_summary(rank_plan.class_plans.classes());
+  const Config& config = rank_plan.loaded.config;
   if (!has_readable_data(config)) std::cout << assumption_text(config) << '\n';
   std::cout << '\n';
 }
 
 /// Prints the memory of the rank and of the pipeline stages, and then either the changes that would
 /// save the most memory or the traffic.
-void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) {
-  print_memory(shown.loaded, shown.plan, memory);
-  if (const std::string stages = shown.trains() ? stage_memory_text(shown.class_plans) : "";
+void print_sizes(const RankPlan& rank_plan, const MemoryPlan& memory, bool savings) {
+  print_memory(rank_plan.loaded, rank_plan.plan, memory);
+  if (const std::string stages = rank_plan.trains() ? stage_memory_text(rank_plan.class_plans) : "";
       !stages.empty())
     std::cout << '\n' << stages;
   if (savings)
-    print_savings(shown.loaded, shown.rank);
+    print_savings(rank_plan.loaded, rank_plan.rank);
   else
-    print_traffic(shown.plan, shown.program);
+    print_traffic(rank_plan.plan, rank_plan.program);
 }
 
 /// Prints and returns warnings about a training program: links that it would overload, and what
 /// this machine lacks for it.
-std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions& options) {
+std::vector<std::string> print_warnings(const RankPlan& rank_plan, const PlanOptions& options) {
   std::vector<std::string> warnings;
-  if (!shown.trains()) return warnings;
-  const LoadedConfig& loaded = shown.loaded;
+  if (!rank_plan.trains()) return warnings;
+  const LoadedConfig& loaded = rank_plan.loaded;
   const std::string traffic =
-      node_traffic_warning_of(loaded.config, shown.class_plans, options.nodes);
+      node_traffic_warning_of(loaded.config, rank_plan.class_plans, options.nodes);
   if (!traffic.empty()) {
     warnings.push_back(traffic);
     std::cout << "\nwarning: " << traffic << '\n';
   }
   // If a budget is given, the plan is for another machine, so this machine is not checked.
-  if (options.device_memory != 0 || options.host_memory != 0) return warnings;
+  if (options.device_memory_bytes != 0 || options.host_memory_bytes != 0) return warnings;
   std::ostringstream machine;
-  if (print_machine_problems(machine, loaded, shown.plan, loaded.ranks, read_memory_limit()))
+  if (print_machine_problems(machine, loaded, rank_plan.plan, loaded.ranks, read_memory_limit()))
     warnings.push_back(machine.str());
   std::cout << machine.str();
   return warnings;
@@ -260,7 +265,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 
 /// Plans a config. Prints its memory and traffic and, if a machine is requested, the time of a step
 /// on it. Refuses a plan that exceeds a budget.
-int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
+int plan_config(PlanOptions options, const std::optional<NamedModel>& named_model,
                 const std::optional<RequestedMachine>& requested, JsonOutput& output) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) check_new_file("--trace", options.trace);
@@ -269,8 +274,8 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   require_rank(options.rank, loaded.ranks);
   check_even_nodes(loaded.ranks, options.nodes);
   if (requested) {
-    check_slow_ranks_exist(requested->slow, loaded.ranks);
-    set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
+    check_slow_ranks_exist(requested->slow_ranks, loaded.ranks);
+    set_memory_budgets(requested->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {
     std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
@@ -278,7 +283,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   }
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
-  const Program& program = shown_program(options, plan);
+  const Program& program = select_program(options, plan);
   const RankClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
   class_plans.require_no_faults();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
@@ -286,14 +291,15 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
     std::cout << program_text(program);
     return 0;
   }
-  const RankPlan shown{loaded, plan, class_plans, program, rank};
-  print_plan_head(shown, named);
-  const MemoryPlan memory = shown.trains() ? memory_plan(plan) : memory_plan({&program});
-  print_sizes(shown, memory, options.memory);
-  if (shown.trains() && requested)
+  const RankPlan rank_plan{loaded, plan, class_plans, program, rank};
+  print_plan_head(rank_plan, named_model);
+  const MemoryPlan memory = rank_plan.trains() ? plan_memory(plan) : plan_memory({&program});
+  print_sizes(rank_plan, memory, options.memory);
+  if (rank_plan.trains() && requested)
     print_time(loaded, *requested, options.nodes, options.trace,
-               page_writer(loaded, options, *requested, class_plans), class_plans, plan, output);
-  const std::vector<std::string> warnings = print_warnings(shown, options);
+               make_page_writer(loaded, options, *requested, class_plans), class_plans, plan,
+               output);
+  const std::vector<std::string> warnings = print_warnings(rank_plan, options);
   if (output.is_requested())
     fill_plan_output(output, loaded, plan, program, class_plans.classes().count(), memory, warnings,
                      rank);
@@ -306,19 +312,20 @@ int plan_command(PlanOptions options, JsonOutput& output) {
     return print_memory_table({options.model, options.time.machine, options.gpus}, output);
   options.source = read_source_files(options.source);
   std::optional<RequestedMachine> requested;
-  if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);
-  std::optional<NamedModel> named;
+  if (!options.time.machine.empty())
+    requested = read_requested_machine(options.time, options.nodes);
+  std::optional<NamedModel> named_model;
   if (options.model.is_given()) {
-    named = read_named_model(options.model);
-    set_planned_model(options.source, *named, requested ? &requested->machine : nullptr,
+    named_model = read_named_model(options.model);
+    set_planned_model(options.source, *named_model, requested ? &requested->machine : nullptr,
                       options.nodes);
   }
   if (!options.html.empty()) check_plan_page_path(options.html);
   if (options.search)
-    return search_plan({options.source, options.time, options.nodes, options.device_memory,
-                        options.host_memory, options.seconds, options.out, options.html},
+    return search_plan({options.source, options.time, options.nodes, options.device_memory_bytes,
+                        options.host_memory_bytes, options.seconds, options.out, options.html},
                        *requested, output);
-  return plan_config(std::move(options), named, requested, output);
+  return plan_config(std::move(options), named_model, requested, output);
 }
 
 /// Adds the options that select what is shown of a plan.
@@ -340,11 +347,11 @@ void add_shown_options(CLI::App& command, PlanOptions& options) {
 /// Adds the options that describe the machine: its memory, and a file with its rates.
 void add_machine_options(CLI::App& command, PlanOptions& options) {
   command
-      .add_option("--device-memory", options.device_memory,
+      .add_option("--device-memory", options.device_memory_bytes,
                   "bytes of a rank's device (80GiB): fails if any rank needs more")
       ->transform(CLI::AsSizeValue(false));
   command
-      .add_option("--host-memory", options.host_memory,
+      .add_option("--host-memory", options.host_memory_bytes,
                   "bytes of main memory that a rank may use: fails if any rank needs more")
       ->transform(CLI::AsSizeValue(false));
   command

@@ -122,14 +122,14 @@ Json print_textbook_figures(const std::vector<MemoryTableRow>& rows, double para
 /// Prints the example of 1.3 B parameters on 2 GPUs: DDP and FSDP, each with and without recompute.
 Json print_two_gpus(const std::optional<Machine>& machine,
                     const std::vector<MemoryTableGpu>& gpus) {
-  const MemoryTableModel model = memory_table_model("1.3B");
+  const MemoryTableModel model = make_memory_table_model("1.3B");
   std::vector<MemoryTableQuery> queries;
   for (const int zero : {0, 3})
     for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull})
       queries.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
   const bool timed = machine && machine->has_gpus && machine->devices > 1;
   const std::vector<MemoryTableRow> rows =
-      memory_table_rows(model, queries, timed ? &*machine : nullptr);
+      make_memory_table_rows(model, queries, timed ? &*machine : nullptr);
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
   for (const MemoryTableRow& row : rows) {
@@ -150,8 +150,8 @@ Json print_two_gpus(const std::optional<Machine>& machine,
 }
 
 std::vector<MemoryTableModel> models_of(const MemoryTableOptions& options) {
-  if (!options.model.size.empty()) return {memory_table_model(options.model.size)};
-  if (options.model.model.empty()) return textbook_models();
+  if (!options.model.size.empty()) return {make_memory_table_model(options.model.size)};
+  if (options.model.model.empty()) return make_textbook_models();
   const NamedModel named = read_named_model(options.model);
   const ModelDescription described = build_model(named.config, {}, GraphMode::kEvaluate);
   return {{named.name, count_parameters(described).total, named.config}};
@@ -179,19 +179,20 @@ std::vector<ModelRows> compute_rows(const MemoryTableOptions& options,
   std::vector<MemoryTableQuery> queries;
   for (const int64_t count : ranks)
     for (int zero = 0; zero < kStages; ++zero) queries.push_back({.zero = zero, .ranks = count});
-  std::vector<ModelRows> all;
+  std::vector<ModelRows> rows_by_model;
   for (MemoryTableModel& model : models_of(options)) {
-    std::vector<MemoryTableRow> rows = memory_table_rows(model, queries);
-    all.push_back({std::move(model), std::move(rows)});
+    std::vector<MemoryTableRow> rows = make_memory_table_rows(model, queries);
+    rows_by_model.push_back({std::move(model), std::move(rows)});
   }
-  return all;
+  return rows_by_model;
 }
 
 /// Prints the table of all rows, and returns them for --json.
-Json print_rows(const std::vector<ModelRows>& all, const std::vector<MemoryTableGpu>& gpus) {
+Json print_rows(const std::vector<ModelRows>& rows_by_model,
+                const std::vector<MemoryTableGpu>& gpus) {
   std::cout << "memory per GPU in GB (10^9 bytes); all weights are trained in bf16 with one "
                "sequence of "
-            << all.front().rows.front().query.sequence_length
+            << rows_by_model.front().rows.front().query.sequence_length
             << " tokens on each GPU\n"
                "formula: per parameter 2 bytes of weights (sharded at ZeRO 3), 2 of gradients "
                "(sharded at ZeRO 2 and 3) and 8 of optimizer state (sharded at ZeRO 1 to 3); "
@@ -203,7 +204,7 @@ Json print_rows(const std::vector<ModelRows>& all, const std::vector<MemoryTable
     headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
   std::vector<std::vector<std::string>> cells;
   Json json = Json::array();
-  for (const auto& [model, rows] : all)
+  for (const auto& [model, rows] : rows_by_model)
     for (const MemoryTableRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.query.zero), std::to_string(row.query.ranks),
                        gigabytes(row.formula()), gigabytes(row.planned()),
@@ -222,13 +223,13 @@ int print_memory_table(const MemoryTableOptions& options, JsonOutput& output) {
   const std::vector<MemoryTableGpu> gpus = gpus_of(machine);
   std::vector<int64_t> ranks = options.gpus;
   if (ranks.empty()) ranks = {4, kExplainedGpus, 64};
-  const std::vector<ModelRows> all = compute_rows(options, ranks);
-  Json json{{"rows", print_rows(all, gpus)}};
+  const std::vector<ModelRows> rows_by_model = compute_rows(options, ranks);
+  Json json{{"rows", print_rows(rows_by_model, gpus)}};
 
   const bool uses_textbook_models = !options.model.is_given();
   const auto at = std::find(ranks.begin(), ranks.end(), kExplainedGpus);
   const int64_t first = at == ranks.end() ? 0 : kStages * std::distance(ranks.begin(), at);
-  const auto& [model, rows] = all[uses_textbook_models ? 1 : 0];
+  const auto& [model, rows] = rows_by_model[uses_textbook_models ? 1 : 0];
   for (const int zero : {0, 3}) print_differences(model, rows[static_cast<size_t>(first + zero)]);
   if (uses_textbook_models) {
     if (at != ranks.end())

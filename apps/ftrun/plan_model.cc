@@ -57,16 +57,17 @@ NamedModel read_named_model(const ModelOptions& options) {
     const int64_t parameters = parse_parameter_count(options.size);
     return model_of_preset(preset_of_size(parameters), options.size);
   }
-  const std::string& named = options.model;
+  const std::string& given_name = options.model;
   std::error_code none;
-  if (fs::is_regular_file(named, none)) {
-    const std::string folder = fs::path(named).parent_path().string();
-    return model_of_file(named, folder.empty() ? "." : folder);
+  if (fs::is_regular_file(given_name, none)) {
+    const std::string folder = fs::path(given_name).parent_path().string();
+    return model_of_file(given_name, folder.empty() ? "." : folder);
   }
-  if (fs::is_directory(named, none)) return model_of_file(named + "/config.json", named);
-  if (parse_hub_name(named))
-    return model_of_file(find_model_folder(named).folder + "/config.json", named);
-  return model_of_preset(find_preset(named), named);
+  if (fs::is_directory(given_name, none))
+    return model_of_file(given_name + "/config.json", given_name);
+  if (parse_hub_name(given_name))
+    return model_of_file(find_model_folder(given_name).folder + "/config.json", given_name);
+  return model_of_preset(find_preset(given_name), given_name);
 }
 
 void set_planned_model(ConfigSource& source, const NamedModel& model, const Machine* machine,

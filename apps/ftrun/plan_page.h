@@ -19,8 +19,8 @@ struct PlanPage {
   std::vector<std::string> facts;
   std::vector<std::string> warnings;
   /// The bytes of a device and of main memory that a rank may use; 0: not known.
-  int64_t device_memory = 0;
-  int64_t host_memory = 0;
+  int64_t device_memory_bytes = 0;
+  int64_t host_memory_bytes = 0;
   /// The result of search_json(), with additional "lines" about the end of the search; null without
   /// a search.
   nlohmann::ordered_json search;
@@ -34,15 +34,15 @@ void check_plan_page_path(const std::string& path);
 /// Makes the first part of a plan's page: what was planned, for which machine, with which
 /// assumptions, and `time`, the line about the time of a step; and a warning if tensor-parallel
 /// ranks are on different nodes.
-PlanPage begin_plan_page(const Config& config, const RankClassPlans& class_plans,
-                         const ConfigSource& source, const RequestedMachine& requested,
-                         int64_t nodes, const std::string& time);
+PlanPage make_plan_page(const Config& config, const RankClassPlans& class_plans,
+                        const ConfigSource& source, const RequestedMachine& requested,
+                        int64_t nodes, const std::string& time);
 
 /// Writes the HTML page of a plan, which needs no other file and no network, and prints its path.
 /// For the lowest rank of each pipeline stage (at most 16 stages) it shows the step's time by part,
 /// and the lanes and the memory by category over the step. The size of the page is bounded, however
-/// long the program is (step_lanes()). `config` is resolved, and `timeline` is the predicted step
-/// of `class_plans`. Throws the errors of write_file_atomic().
+/// long the program is (make_step_lanes()). `config` is resolved, and `timeline` is the predicted
+/// step of `class_plans`. Throws the errors of write_file_atomic().
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
                      const RankClassPlans& class_plans, const StepTimeline& timeline);
 

@@ -24,7 +24,7 @@ namespace ftrun {
 namespace {
 
 /// Sets the machine's kind of device if the config names none.
-ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
+ConfigSource with_device_of(ConfigSource source, const Machine& machine) {
   if (!load_config(source).written.origins.is_written("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
@@ -35,8 +35,9 @@ std::string search_options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (!options.time.stack.empty()) text += cat(" --stack ", shell_word(options.time.stack));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
-  if (options.device_memory > 0) text += cat(" --device-memory ", options.device_memory);
-  if (options.host_memory > 0) text += cat(" --host-memory ", options.host_memory);
+  if (options.device_memory_bytes > 0)
+    text += cat(" --device-memory ", options.device_memory_bytes);
+  if (options.host_memory_bytes > 0) text += cat(" --host-memory ", options.host_memory_bytes);
   for (const std::string& slow : options.time.slow) text += cat(" --slow ", shell_word(slow));
   if (!options.time.network.empty()) text += cat(" --network ", shell_word(options.time.network));
   return text;
@@ -101,13 +102,13 @@ std::string unfinished_text(const SearchCounts& counts) {
 
 }  // namespace
 
-SearchTask search_task(const SearchOptions& options, const Machine& machine) {
+SearchTask make_search_task(const SearchOptions& options, const Machine& machine) {
   SearchTask task;
   task.machine = machine;
   task.nodes = options.nodes;
-  task.device_memory = options.device_memory;
-  task.host_memory = options.host_memory;
-  ConfigSource source = on_device_of(read_source_files(options.source), machine);
+  task.device_memory = options.device_memory_bytes;
+  task.host_memory = options.host_memory_bytes;
+  ConfigSource source = with_device_of(read_source_files(options.source), machine);
   source.plans_only = true;
   const LoadedConfig loaded = load_source(source, LaunchEnvironment{});
   task.batch = loaded.config.train_batch_size;
@@ -151,23 +152,23 @@ void check_found_layout(const SearchTask& task, const SearchResult& result) {
                                  result.counts.allowed, ")"),
           " fits on ", machine, ": the smallest layout needs ", rank_memory_text(smallest.memory),
           " per rank; a rank may use ", human_bytes(budget));
-  if (smallest.memory.device > budget)
-    text += cat(", so ", human_bytes(smallest.memory.device - budget), " are missing");
+  if (smallest.memory.device_bytes > budget)
+    text += cat(", so ", human_bytes(smallest.memory.device_bytes - budget), " are missing");
   const int64_t host = host_memory_budget(task, ranks_per_node(smallest.layout, task.nodes));
-  if (host > 0 && smallest.memory.host > host)
+  if (host > 0 && smallest.memory.host_bytes > host)
     text += cat("; it may use ", human_bytes(host), " of main memory, so ",
-                human_bytes(smallest.memory.host - host), " are missing");
+                human_bytes(smallest.memory.host_bytes - host), " are missing");
   text += cat(" (", layout_text(smallest.layout), ")", unfinished_text(result.counts));
   throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
 std::string config_with_layout(const SearchTask& task, const Layout& layout,
-                               const std::vector<std::string>& why) {
+                               const std::vector<std::string>& reasons) {
   WrittenConfig written = task.written;
   write_layout(layout, written);
   std::string text;
   // A name with a line break must not end the comment.
-  for (const std::string& line : why) text += cat("# ", on_one_line(line), "\n");
+  for (const std::string& line : reasons) text += cat("# ", to_one_line(line), "\n");
   return cat(text, "\n", written_yaml(written, layout_comments(layout)));
 }
 
@@ -182,15 +183,15 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   const StepPlan own = plan_steps(config, task.model, 0);
   const RankClassPlans class_plans(config, task.model, 0, own);
   StepTimeline timeline;
-  const StepTime time =
-      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &timeline);
+  const StepTime time = predict_step(class_plans, task.machine,
+                                     {task.nodes, config.threads, task.slow_ranks}, &timeline);
   PlanPage page =
-      begin_plan_page(config, class_plans, options.source, requested, task.nodes,
-                      cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
+      make_plan_page(config, class_plans, options.source, requested, task.nodes,
+                     cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   const int64_t ranks = ranks_per_node(best.layout, task.nodes);
-  page.device_memory = device_memory_budget(task, ranks);
-  page.host_memory = host_memory_budget(task, ranks);
+  page.device_memory_bytes = device_memory_budget(task, ranks);
+  page.host_memory_bytes = host_memory_budget(task, ranks);
   page.search = search;
   page.search["lines"] = split(search_counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, class_plans, timeline);
@@ -201,34 +202,35 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
 int search_plan(const SearchOptions& options, const RequestedMachine& requested,
                 JsonOutput& output) {
   if (!options.out.empty()) check_new_file("--out", options.out);
-  SearchTask task = search_task(options, requested.machine);
-  task.slow = requested.slow;
-  if (!task.slow.empty() && !task.machine.has_gpus)
+  SearchTask task = make_search_task(options, requested.machine);
+  task.slow_ranks = requested.slow_ranks;
+  if (!task.slow_ranks.empty() && !task.machine.has_gpus)
     throw Error(
         ExitCode::kUsage,
         "--slow: layouts on CPUs have different numbers of ranks, so the slow one is unknown",
         "plan one config with --slow, without --search");
-  check_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
+  check_slow_ranks_exist(task.slow_ranks, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   check_found_layout(task, result);
   const PlannedLayout& best = result.ranking.front();
-  if (!requested.what_if.empty()) std::cout << "what if " << requested.what_if << '\n';
+  if (!requested.what_if_text.empty()) std::cout << "what if " << requested.what_if_text << '\n';
   std::cout << terminal_text(search_text(task, result));
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
     const std::string command =
         cat("ftrun plan --config ", shell_word(options.out), search_options_text(options));
-    std::vector<std::string> why{
+    std::vector<std::string> reasons{
         cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),
-            requested.what_if.empty() ? "." : cat(", if ", requested.what_if, ".")),
+            requested.what_if_text.empty() ? "." : cat(", if ", requested.what_if_text, ".")),
         cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",
             rank_memory_text(best.memory), ". ",
             result.is_proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
-    for (const CommonSettingComparison& one : result.common_settings)
-      why.push_back(cat("  ", one.setting, ": ", why_not_text(task, result, one)));
-    write_new_file(options.out, config_with_layout(task, best.layout, why));
+    for (const CommonSettingComparison& comparison : result.common_settings)
+      reasons.push_back(
+          cat("  ", comparison.setting, ": ", why_not_text(task, result, comparison)));
+    write_new_file(options.out, config_with_layout(task, best.layout, reasons));
     json["config"] = options.out;
     std::cout << terminal_text(cat("\nwrote ", options.out, "; its figures: ", command)) << '\n';
   } else {

@@ -23,8 +23,8 @@ std::string per_parameter(int64_t bytes, int64_t parameters) {
              : fixed_text(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
 }
 
-void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
-               std::vector<std::vector<std::string>>& rows) {
+void add_tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
+                   std::vector<std::vector<std::string>>& rows) {
   const std::string name(tier_name(tier));
   for (size_t c = 0; c < kCategoryCount; ++c) {
     const auto category = static_cast<Category>(c);
@@ -39,10 +39,12 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
 }
 
 std::string peak_text(Tier tier, const TierPlan& plan) {
-  const int64_t used = std::accumulate(plan.at_peak.begin(), plan.at_peak.end(), int64_t{0});
-  return cat(tier_name(tier), ": peak at ", plan.peak_instr, ", with ", human_bytes(plan.arenas),
-             " in addition to what is kept from step to step: ", categories_text(plan.at_peak),
-             plan.arenas > used ? cat(", unused ", human_bytes(plan.arenas - used)) : "", "\n");
+  const int64_t used_bytes = std::accumulate(plan.at_peak.begin(), plan.at_peak.end(), int64_t{0});
+  return cat(
+      tier_name(tier), ": peak at ", plan.peak_instr, ", with ", human_bytes(plan.arenas),
+      " in addition to what is kept from step to step: ", categories_text(plan.at_peak),
+      plan.arenas > used_bytes ? cat(", unused ", human_bytes(plan.arenas - used_bytes)) : "",
+      "\n");
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
   for (const Tier tier : kTiers) {
     const TierPlan& plan = memory.at(tier);
     if (plan.total == 0) continue;
-    tier_rows(tier, plan, parameters, rows);
+    add_tier_rows(tier, plan, parameters, rows);
     if (plan.arenas > 0) peaks += peak_text(tier, plan);
   }
   return format_table({"tier", "category", "bytes", "", "B/parameter"}, rows) +
@@ -87,22 +89,24 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks,
 /// parallelism or a pipeline, these are only a part of the model.
 struct UsedParameters {
   int64_t used = 0;
-  int64_t all = 0;
+  int64_t total = 0;
 
   /// Returns "1000", or "500 of 1000" if the ranks use only a part of the model.
-  std::string text() const { return used == all ? std::to_string(used) : cat(used, " of ", all); }
+  std::string text() const {
+    return used == total ? std::to_string(used) : cat(used, " of ", total);
+  }
 };
 
-UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
+UsedParameters count_used_parameters(const StepPlan& plan, bool trainable) {
   const StateOptions& state = plan.options.state;
-  UsedParameters found;
+  UsedParameters counts;
   for (const Unit& unit : plan.partition.units)
     if (unit.trainable == trainable &&
         stages_of(unit, state.pipeline).contains(state.pipeline_stage))
-      found.used += unit.numel;
+      counts.used += unit.numel;
   for (const TensorInfo& tensor : plan.train.model.tensors)
-    if (tensor.trainable == trainable) found.all += tensor.numel();
-  return found;
+    if (tensor.trainable == trainable) counts.total += tensor.numel();
+  return counts;
 }
 
 /// Returns the mean bytes of a frozen parameter over quantized and other parameters, rounded to the
@@ -128,8 +132,8 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
 class ModelStateFormulas {
  public:
   ModelStateFormulas(const StepPlan& plan, const StateFormula& formula)
-      : trained_(used_parameters(plan, true)),
-        frozen_(used_parameters(plan, false)),
+      : trained_(count_used_parameters(plan, true)),
+        frozen_(count_used_parameters(plan, false)),
         formula_(formula) {
     frozen_formula_.weights = frozen_weight_bytes(plan, formula.weights);
     frozen_formula_.secondary_shards = formula.secondary_shards;
@@ -167,17 +171,17 @@ std::string deviation_text(double value, double reference) {
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   const int own_stage = plan.options.state.zero_stage,
             ranks = state_place(plan.options.state).count;
-  const StateFormula own = state_formula(plan);
-  StateFormula without_master = own;
+  const StateFormula plan_formula = state_formula(plan);
+  StateFormula without_master = plan_formula;
   without_master.master = 0;
-  without_master.gradients = own.weights;
-  const ModelStateFormulas formulas(plan, own), narrow(plan, without_master);
+  without_master.gradients = plan_formula.weights;
+  const ModelStateFormulas formulas(plan, plan_formula), narrow(plan, without_master);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
     std::vector<std::string> row{cat("stage ", stage), formulas.formula(stage, ranks),
                                  fixed_text(formulas.bytes(stage, ranks), 0)};
-    if (own.master > 0) {
+    if (plan_formula.master > 0) {
       row.push_back(narrow.formula(stage, ranks));
       row.push_back(fixed_text(narrow.bytes(stage, ranks), 0));
     }
@@ -188,18 +192,19 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
     rows.push_back(row);
   }
   std::vector<std::string> headers{"", "formula"};
-  if (own.master > 0)
+  if (plan_formula.master > 0)
     headers.insert(headers.end(),
                    {"bytes, with master copy", "formula, without", "bytes, without"});
   else
     headers.emplace_back("bytes");
   headers.insert(headers.end(), {"planned", "difference"});
   std::string text =
-      cat("model states of ", formulas.parameters_text(), ": weights ", number_text(own.weights),
-          ", gradients ", number_text(own.gradients), ", moments ", number_text(own.moments));
-  if (own.master > 0) text += cat(", master copy ", number_text(own.master));
-  return text + cat(" = ", number_text(own.bytes()), " bytes per parameter") +
-         (own.master > 0
+      cat("model states of ", formulas.parameters_text(), ": weights ",
+          number_text(plan_formula.weights), ", gradients ", number_text(plan_formula.gradients),
+          ", moments ", number_text(plan_formula.moments));
+  if (plan_formula.master > 0) text += cat(", master copy ", number_text(plan_formula.master));
+  return text + cat(" = ", number_text(plan_formula.bytes()), " bytes per parameter") +
+         (plan_formula.master > 0
               ? cat(" (", number_text(without_master.bytes()),
                     " without a master copy and with gradients in the dtype of the weights)")
               : "") +

@@ -23,18 +23,18 @@
 namespace ftrun {
 namespace {
 
-DevicePrice requested_price(const TimeOptions& options, const Machine& machine) {
+DevicePrice find_price(const TimeOptions& options, const Machine& machine) {
   if (options.price.empty()) return machine.price;
-  std::string why;
-  const std::optional<DevicePrice> price = parse_price(options.price, why);
+  std::string problem;
+  const std::optional<DevicePrice> price = parse_price(options.price, problem);
   if (!price)
-    throw Error(ExitCode::kUsage, cat("--price ", why),
+    throw Error(ExitCode::kUsage, cat("--price ", problem),
                 "write for example --price 2.5, or --price '2.5 USD/h'");
   return *price;
 }
 
 /// Returns the number of optimizer steps of the run; 0 if it depends on data that cannot be read.
-int64_t planned_steps(const Config& config) {
+int64_t count_planned_steps(const Config& config) {
   if (config.train.steps > 0) return config.train.steps;
   if (!has_readable_data(config)) return 0;
   try {
@@ -47,10 +47,10 @@ int64_t planned_steps(const Config& config) {
 
 /// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s per step instead of
 /// 0.056 s, +28.6 %".
-std::string what_if_line(const std::string& what_if, double seconds, double unmodified) {
+std::string what_if_line(const std::string& what_if, double seconds, double unmodified_seconds) {
   return cat("what if ", what_if, ": ", seconds_text(seconds), " per step instead of ",
-             seconds_text(unmodified), ", ", signed_percent_text(seconds / unmodified - 1, 1),
-             "\n");
+             seconds_text(unmodified_seconds), ", ",
+             signed_percent_text(seconds / unmodified_seconds - 1, 1), "\n");
 }
 
 }  // namespace
@@ -78,16 +78,17 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
       ->needs("--machine");
 }
 
-RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
+RequestedMachine read_requested_machine(const TimeOptions& options, int64_t nodes) {
   RequestedMachine requested;
   requested.machine = read_machine_file(options.machine);
   if (!options.stack.empty())
-    requested.machine = with_stack(requested.machine, read_stack_file(options.stack));
-  requested.machine.price = requested_price(options, requested.machine);
-  requested.unmodified = requested.machine;
-  requested.slow = parse_slow_ranks(options.slow);
+    requested.machine = apply_stack(requested.machine, read_stack_file(options.stack));
+  requested.machine.price = find_price(options, requested.machine);
+  requested.unmodified_machine = requested.machine;
+  requested.slow_ranks = parse_slow_ranks(options.slow);
   if (!options.network.empty()) set_network_bandwidth(options.network, nodes, requested.machine);
-  requested.what_if = what_if_text(requested.slow, requested.machine, !options.network.empty());
+  requested.what_if_text =
+      what_if_text(requested.slow_ranks, requested.machine, !options.network.empty());
   return requested;
 }
 
@@ -98,12 +99,14 @@ void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, i
   const bool needs_timeline = !trace.empty() || write_page;
   StepTimeline timeline;
   StepTime time;
-  std::optional<double> unmodified;
+  std::optional<double> unmodified_seconds;
   try {
-    time = predict_step(class_plans, requested.machine, {nodes, config.threads, requested.slow},
-                        needs_timeline ? &timeline : nullptr);
-    if (!requested.what_if.empty())
-      unmodified = predict_step(class_plans, requested.unmodified, {nodes, config.threads}).seconds;
+    time =
+        predict_step(class_plans, requested.machine, {nodes, config.threads, requested.slow_ranks},
+                     needs_timeline ? &timeline : nullptr);
+    if (!requested.what_if_text.empty())
+      unmodified_seconds =
+          predict_step(class_plans, requested.unmodified_machine, {nodes, config.threads}).seconds;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage || needs_timeline) throw;
     std::cout << "\ntime of a step: not predicted: " << terminal_text(error.what()) << '\n';
@@ -111,14 +114,16 @@ void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, i
   }
   if (!trace.empty()) write_new_file(trace, step_trace_text(timeline));
   const RunEstimate run = estimate_run(config, *loaded.model, plan, time, requested.machine, nodes,
-                                       planned_steps(config));
+                                       count_planned_steps(config));
   const std::string text = run_estimate_text(run, time, requested.machine, config.checkpoint.every);
   std::cout << '\n' << terminal_text(text);
   if (write_page) write_page(timeline, text);
-  if (unmodified) std::cout << what_if_line(requested.what_if, time.seconds, *unmodified);
+  if (unmodified_seconds)
+    std::cout << what_if_line(requested.what_if_text, time.seconds, *unmodified_seconds);
   nlohmann::ordered_json json = time_json(run, time, requested.machine);
-  if (unmodified)
-    json["what_if"] = {{"assumed", requested.what_if}, {"seconds_as_filed", *unmodified}};
+  if (unmodified_seconds)
+    json["what_if"] = {{"assumed", requested.what_if_text},
+                       {"seconds_as_filed", *unmodified_seconds}};
   output.add("time", json);
 }
 

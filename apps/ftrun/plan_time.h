@@ -32,10 +32,10 @@ struct TimeOptions {
 struct RequestedMachine {
   Machine machine;
   /// The machine as its file describes it, without the assumptions of --slow and --network, which
-  /// `slow` and `what_if` hold ("" for none).
-  Machine unmodified;
-  std::vector<SlowRank> slow;
-  std::string what_if;
+  /// `slow_ranks` and `what_if_text` hold ("" for none).
+  Machine unmodified_machine;
+  std::vector<SlowRank> slow_ranks;
+  std::string what_if_text;
 };
 
 /// Adds --slow, --network and --price to a command that has --machine.
@@ -43,7 +43,7 @@ void add_time_options(CLI::App& command, TimeOptions& options);
 
 /// Reads the machine that the options name, and applies their assumptions. Throws Error(kUsage) for
 /// an invalid option.
-RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
+RequestedMachine read_requested_machine(const TimeOptions& options, int64_t nodes);
 
 /// PageWriter is a function that writes the HTML page about a step; `text` is the printed text
 /// about the step's time.

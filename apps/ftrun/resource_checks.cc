@@ -48,7 +48,7 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
 /// `local_ranks` ranks of this machine need in total beyond what it has.
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
                        int64_t local_ranks) {
-  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
+  return savings_remedy(list_memory_savings(loaded.config, *loaded.model, 0, measure),
                         divide_up(lacking, local_ranks));
 }
 
@@ -56,10 +56,10 @@ std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure,
 /// get; otherwise nothing.
 std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step,
                                     int64_t local_ranks, const MemoryLimit& limit) {
-  const MemoryPlan plan = memory_plan(step);
+  const MemoryPlan plan = plan_memory(step);
   const MemoryMeasure measure = memory_measure_of(Tier::kHost, loaded.config);
   const int64_t rank_bytes = measure(plan);
-  if (limit.total > 0 && rank_bytes * local_ranks > limit.total) {
+  if (limit.total_bytes > 0 && rank_bytes * local_ranks > limit.total_bytes) {
     const std::string raise =
         limit.limited_by_group ? cat("; or raise the memory limit of ", limit.limited_by, " above ",
                                      human_bytes(rank_bytes * local_ranks + kProcessBytes))
@@ -67,17 +67,19 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
     return Error(
         ExitCode::kEnvironment,
         cat(needs_text(plan, measure, local_ranks), ", ", limit.limited_by, " has ",
-            human_bytes(limit.total)),
-        remedy_for(loaded, measure, rank_bytes * local_ranks - limit.total, local_ranks) + raise);
+            human_bytes(limit.total_bytes)),
+        remedy_for(loaded, measure, rank_bytes * local_ranks - limit.total_bytes, local_ranks) +
+            raise);
   }
   // The address space that the engine itself maps is not counted, so that no run is refused that
   // might have worked.
-  if (limit.process.bounds_shared && rank_bytes > limit.process.available)
-    return Error(ExitCode::kEnvironment,
-                 cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.available),
-                     " are left of ", limit.process.limit_name),
-                 cat(remedy_for(loaded, measure, rank_bytes - limit.process.available, 1),
-                     "; or raise that limit"));
+  if (limit.process.counts_shared_memory && rank_bytes > limit.process.available_bytes)
+    return Error(
+        ExitCode::kEnvironment,
+        cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.available_bytes),
+            " are left of ", limit.process.limit_name),
+        cat(remedy_for(loaded, measure, rank_bytes - limit.process.available_bytes, 1),
+            "; or raise that limit"));
   return std::nullopt;
 }
 
@@ -86,7 +88,7 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 /// Returns "" if they do not.
 std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step,
                                int64_t local_ranks, int64_t bytes, const std::string& what) {
-  const MemoryPlan plan = memory_plan(step);
+  const MemoryPlan plan = plan_memory(step);
   const MemoryMeasure measure = memory_measure_of(Tier::kHost, loaded.config);
   if (measure(plan) * local_ranks + kProcessBytes <= bytes) return "";
   return cat(needs_text(plan, measure, local_ranks), ", plus about ", human_bytes(kProcessBytes),
@@ -116,7 +118,7 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan,
                                   int64_t local_ranks) {
-  const int64_t bytes = memory_plan(plan).at(Tier::kNvme).total * local_ranks;
+  const int64_t bytes = plan_memory(plan).at(Tier::kNvme).total * local_ranks;
   if (bytes == 0) return std::nullopt;
   const ZeroConfig& zero = loaded.config.zero;
   const auto problem = folder_problem(loaded, disk_folder(zero), bytes, local_ranks);
@@ -135,10 +137,10 @@ std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64
   if (const auto problem = memory_problem(loaded, step, local_ranks, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
                 problem->remedy());
-  if (limit.total == 0) return "";
-  return scarce_memory_text(loaded, step, local_ranks, limit.available,
-                            cat("only ", human_bytes(limit.available), " of ",
-                                human_bytes(limit.total), " are free now"));
+  if (limit.total_bytes == 0) return "";
+  return scarce_memory_text(loaded, step, local_ranks, limit.available_bytes,
+                            cat("only ", human_bytes(limit.available_bytes), " of ",
+                                human_bytes(limit.total_bytes), " are free now"));
 }
 
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,
@@ -155,10 +157,10 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
   // The total memory is compared, not the memory that is free now, because the run may start at
   // another time.
   const std::string warning =
-      limit.total == 0
+      limit.total_bytes == 0
           ? ""
-          : scarce_memory_text(loaded, plan, local_ranks, limit.total,
-                               cat(limit.limited_by, " has ", human_bytes(limit.total)));
+          : scarce_memory_text(loaded, plan, local_ranks, limit.total_bytes,
+                               cat(limit.limited_by, " has ", human_bytes(limit.total_bytes)));
   if (!warning.empty()) out << "notice: on this machine: " << warning << '\n';
   return false;
 }

@@ -48,14 +48,14 @@ std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory
                                 bool at_least) {
   const int64_t budget = device_memory_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
-  if (budget > 0 && memory.device > budget)
-    return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " per rank");
-  return cat(needs, human_bytes(memory.host), " of ", human_bytes(host_memory_budget(task, ranks)),
-             " of main memory per rank");
+  if (budget > 0 && memory.device_bytes > budget)
+    return cat(needs, human_bytes(memory.device_bytes), " of ", human_bytes(budget), " per rank");
+  return cat(needs, human_bytes(memory.host_bytes), " of ",
+             human_bytes(host_memory_budget(task, ranks)), " of main memory per rank");
 }
 
 Json memory_need_json(const MemoryNeed& memory) {
-  return {{"device", memory.device}, {"host", memory.host}};
+  return {{"device", memory.device_bytes}, {"host", memory.host_bytes}};
 }
 
 Json keys_json(const Layout& layout) {
@@ -78,8 +78,9 @@ std::string machine_text(const Machine& machine, int64_t nodes, std::string_view
 }
 
 std::string rank_memory_text(const MemoryNeed& memory) {
-  return cat(human_bytes(memory.device),
-             memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
+  return cat(
+      human_bytes(memory.device_bytes),
+      memory.host_bytes > 0 ? cat(" and ", human_bytes(memory.host_bytes), " of main memory") : "");
 }
 
 std::string search_counts_text(const SearchTask& task, const SearchResult& result) {
@@ -111,14 +112,15 @@ std::string search_counts_text(const SearchTask& task, const SearchResult& resul
 }
 
 std::string why_not_text(const SearchTask& task, const SearchResult& result,
-                         const CommonSettingComparison& why) {
-  if (why.is_chosen) return "chosen";
-  if (!why.refusal.empty()) return cat("refused: ", first_two_lines(why.refusal));
-  if (!why.best && why.bound)
-    return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
-                             seconds_text(why.bound->seconds))
-                       : missing_memory_text(task, why.bound->memory, why.ranks, true);
-  const PlannedLayout& best = *why.best;
+                         const CommonSettingComparison& comparison) {
+  if (comparison.is_chosen) return "chosen";
+  if (!comparison.refusal.empty()) return cat("refused: ", first_two_lines(comparison.refusal));
+  if (!comparison.best && comparison.bound)
+    return comparison.may_fit
+               ? cat("not planned: the time limit was reached; takes at least ",
+                     seconds_text(comparison.bound->seconds))
+               : missing_memory_text(task, comparison.bound->memory, comparison.ranks, true);
+  const PlannedLayout& best = *comparison.best;
   if (!best.fits && best.failure.empty())
     return missing_memory_text(task, best.memory, ranks_per_node(best.layout, task.nodes), false);
   if (!best.time) return cat("not predicted: ", first_line(best.failure));
@@ -138,8 +140,8 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
   rows.clear();
-  for (const CommonSettingComparison& why : result.common_settings)
-    rows.push_back({why.setting, why_not_text(task, result, why)});
+  for (const CommonSettingComparison& comparison : result.common_settings)
+    rows.push_back({comparison.setting, why_not_text(task, result, comparison)});
   if (!rows.empty()) text += cat("\n", format_table({"choice", "why not"}, rows));
   return text;
 }
@@ -154,15 +156,15 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
                        {"seconds", planned.time->seconds},
                        {"memory", memory_need_json(planned.memory)}});
   }
-  for (const CommonSettingComparison& why : result.common_settings) {
-    Json choice{{"choice", why.setting}, {"reason", why_not_text(task, result, why)}};
-    if (why.best && why.best->fits && why.best->time) {
-      choice["seconds"] = why.best->time->seconds;
-      choice["memory"] = memory_need_json(why.best->memory);
+  for (const CommonSettingComparison& comparison : result.common_settings) {
+    Json choice{{"choice", comparison.setting}, {"reason", why_not_text(task, result, comparison)}};
+    if (comparison.best && comparison.best->fits && comparison.best->time) {
+      choice["seconds"] = comparison.best->time->seconds;
+      choice["memory"] = memory_need_json(comparison.best->memory);
     }
-    if (why.bound)
-      choice["at_least"] = {{"seconds", why.bound->seconds},
-                            {"memory", memory_need_json(why.bound->memory)}};
+    if (comparison.bound)
+      choice["at_least"] = {{"seconds", comparison.bound->seconds},
+                            {"memory", memory_need_json(comparison.bound->memory)}};
     choices.push_back(choice);
   }
   // Layouts that were not checked, or could not be timed, might take any time.

@@ -24,7 +24,7 @@ std::string search_counts_text(const SearchTask& task, const SearchResult& resul
 /// Returns the reason why a common setting was not chosen: "needs 95.10 GiB of 78.70 GiB", "0.1 s,
 /// 23 % slower; waits for collectives take 41 %".
 std::string why_not_text(const SearchTask& task, const SearchResult& result,
-                         const CommonSettingComparison& why);
+                         const CommonSettingComparison& comparison);
 
 /// Returns the text of a search result, as `ftrun plan --search` prints it.
 std::string search_text(const SearchTask& task, const SearchResult& result);

@@ -16,7 +16,7 @@
 #include "config/elastic.h"
 #include "elastic_ranks.h"
 #include "engine.h"
-#include "report/outcome.h"
+#include "report/launch_record.h"
 #include "report/run_folder.h"
 #include "report/wall_time.h"
 
@@ -28,7 +28,7 @@ namespace {
 constexpr int kFailuresBeforeRemoval = 2;
 
 /// Returns the path of a rank's log; "" if the rank failed before it opened one.
-std::string log_of(const std::string& output_dir, int rank) {
+std::string find_log(const std::string& output_dir, int rank) {
   std::error_code unseen;
   const std::string path = RunPaths(output_dir).log(rank);
   return std::filesystem::exists(path, unseen) ? path : "";
@@ -40,9 +40,10 @@ class SupervisedRun {
   SupervisedRun(const std::string& output_dir, const ResumeRequest& resume)
       : paths_(output_dir),
         resume_(resume),
-        record_(paths_.manifest(),
-                {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
-        first_checkpoint_id_(newest_checkpoint_id()) {}
+        record_(paths_.manifest(), {.supervisor = ::getpid(),
+                                    .first_start_seconds = started_,
+                                    .latest_start_seconds = started_}),
+        first_checkpoint_id_(find_newest_checkpoint_id()) {}
 
   /// Records the failure and the rank that caused it in the run's manifest, because rank 0 may not
   /// know the cause.
@@ -53,8 +54,8 @@ class SupervisedRun {
   /// Returns a text that identifies the newest checkpoint; "" for none. The text changes if the
   /// same step is saved again. The checkpoint is not verified here; the ranks that resume from it
   /// do that.
-  std::string newest_checkpoint_id() const {
-    const auto newest = newest_checkpoint();
+  std::string find_newest_checkpoint_id() const {
+    const auto newest = find_newest_checkpoint();
     return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
 
@@ -69,9 +70,9 @@ class SupervisedRun {
     if (!wrote_manifest && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
     if (!wrote_manifest) return RestartSettings{};
-    if (resume_.step && newest_checkpoint_id() == first_checkpoint_id_)
+    if (resume_.step && find_newest_checkpoint_id() == first_checkpoint_id_)
       return RestartSettings{.checkpoint = cat("step ", *resume_.step)};
-    const auto newest = newest_checkpoint();
+    const auto newest = find_newest_checkpoint();
     return RestartSettings{
         .environment = {cat(launch_variables::kResume, "=auto")},
         .checkpoint = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
@@ -83,10 +84,10 @@ class SupervisedRun {
   }
 
  private:
-  std::optional<CheckpointEntry> newest_checkpoint() const {
-    const auto all = list_checkpoints(paths_.checkpoints());
-    if (all.empty() || !all.front().problem.empty()) return std::nullopt;
-    return all.front();
+  std::optional<CheckpointEntry> find_newest_checkpoint() const {
+    const auto checkpoints = list_checkpoints(paths_.checkpoints());
+    if (checkpoints.empty() || !checkpoints.front().problem.empty()) return std::nullopt;
+    return checkpoints.front();
   }
 
   const RunPaths paths_;
@@ -126,11 +127,11 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.arguments = arguments;
   supervisor.environment = {cat(launch_variables::kResume, "=")};
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
-  supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
+  supervisor.log_of = [&](int rank) { return find_log(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
-  supervisor.newest_checkpoint_id = [&] { return run.newest_checkpoint_id(); };
+  supervisor.newest_checkpoint_id = [&] { return run.find_newest_checkpoint_id(); };
   ElasticRanks ranks(source, launch, loaded);
   // The plan of an elastic run is asked even if it can remove no rank, because it says why.
   const bool is_elastic = min_remaining_ranks(loaded.config) > 0;

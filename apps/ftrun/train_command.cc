@@ -41,8 +41,8 @@ struct TrainOptions {
 ResumeRequest resume_request(const TrainOptions& options) {
   ResumeRequest request;
   request.allowed = options.allowed;
-  request.is_wanted = !options.resume.empty();
-  if (!request.is_wanted || options.resume == "auto") return request;
+  request.is_requested = !options.resume.empty();
+  if (!request.is_requested || options.resume == "auto") return request;
   try {
     size_t used = 0;
     request.step = std::stoll(options.resume, &used);
@@ -108,7 +108,7 @@ int train_command(const TrainOptions& options) {
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   const ResumeRequest resume = resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume, launch).is_wanted;
+  source.resumes = resume_of_restart(resume, launch).is_requested;
   LoadedConfig loaded = load_source(source, launch);
   const int restarts = options.restarts.value_or(0);
   const bool needs_supervisor = launch.nodes == 1 && restarts > 0;

@@ -22,9 +22,9 @@ namespace {
 /// Throws an Error for a damaged checkpoint, with a separate problem for each damage.
 [[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
   std::vector<Problem> problems;
-  for (const std::string& piece : damage) {
+  for (const std::string& message : damage) {
     Problem problem;
-    problem.message = piece;
+    problem.message = message;
     problems.push_back(problem);
   }
   throw ErrorWithProblems(
@@ -36,8 +36,8 @@ namespace {
 
 int verify(const std::string& path, JsonOutput& output) {
   std::vector<std::string> problems;
-  if (is_import(path))
-    const ImportedState whole(path);  // the constructor reads and checks everything
+  if (is_import_folder(path))
+    const ImportedState imported(path);  // the constructor reads and checks everything
   else
     problems = verify_checkpoint(checkpoints_folder(path));
   if (problems.empty()) {

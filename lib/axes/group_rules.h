@@ -13,7 +13,7 @@ struct GroupRule {
   /// Returns the member of GroupCollection that holds the id of a rank's group.
   std::function<GroupId&(GroupCollection&)> group_id;
   /// Returns the group to which a rank belongs; an empty group if the rank is in none.
-  std::function<RankGroup(int)> of_rank;
+  std::function<RankGroup(int)> group_of_rank;
   /// Says whether the group opens its own communicator even if another group has the same ranks.
   bool own_communicator = false;
 };

@@ -14,7 +14,7 @@ RankMesh rank_mesh(const Config& config) {
 
 StateOptions state_options_of_rank(const Config& config, int rank) {
   const RankMesh mesh = rank_mesh(config);
-  const PerAxis place = mesh.coordinate(rank);
+  const PerAxis place = mesh.coordinates_of(rank);
   StateOptions state;
   state.data = {mesh.sizes().data, place.data};
   state.replicas = mesh.sizes().data_replicate;

@@ -80,18 +80,18 @@ inline constexpr MeshAxes kAllAxes = [] {
   return axes;
 }();
 
-/// Returns the axes whose ranks divide any of `what` among themselves.
-constexpr MeshAxes axes_that_divide(DividedParts what) {
+/// Returns the axes whose ranks divide any of `parts` among themselves.
+constexpr MeshAxes axes_that_divide(DividedParts parts) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)
-    if (intersects(row.divided, what)) axes.add({row.axis});
+    if (intersects(row.divided, parts)) axes.add({row.axis});
   return axes;
 }
 
-/// Returns the axes whose ranks divide none of `what` among themselves.
-constexpr MeshAxes axes_that_do_not_divide(DividedParts what) {
+/// Returns the axes whose ranks divide none of `parts` among themselves.
+constexpr MeshAxes axes_that_do_not_divide(DividedParts parts) {
   MeshAxes axes = kAllAxes;
-  axes.remove(axes_that_divide(what));
+  axes.remove(axes_that_divide(parts));
   return axes;
 }
 

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-BackgroundThread::BackgroundThread() : thread_([this] { serve(); }) {}
+BackgroundThread::BackgroundThread() : thread_([this] { run_queued_work(); }) {}
 
 BackgroundThread::~BackgroundThread() {
   const std::lock_guard lock(mutex_);
@@ -21,11 +21,11 @@ void BackgroundThread::enqueue(std::function<void()> work) {
 
 void BackgroundThread::wait(int64_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || done_ >= count; });
+  changed_.wait(lock, [&] { return failure_ || completed_ >= count; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void BackgroundThread::serve() {
+void BackgroundThread::run_queued_work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || (!failure_ && !queue_.empty()); });
@@ -41,7 +41,7 @@ void BackgroundThread::serve() {
     }
     lock.lock();
     failure_ = failure;
-    ++done_;
+    ++completed_;
     changed_.notify_all();
   }
 }

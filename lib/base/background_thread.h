@@ -30,13 +30,13 @@ class BackgroundThread {
   void wait() { wait(enqueued_); }
 
  private:
-  void serve();
+  void run_queued_work();
 
   int64_t enqueued_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
-  int64_t done_ = 0;
+  int64_t completed_ = 0;
   std::exception_ptr failure_;
   bool stopping_ = false;
   std::jthread thread_;  // last: it uses the members above

@@ -23,25 +23,26 @@ void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int
               int64_t end, std::vector<Box>& out) {
   if (begin >= end) return;
   const int64_t stride = d < strides.size() ? strides[d] : 1;
-  const auto part = [&](int64_t first, int64_t count) {
-    Box made = box;
+  const auto slab = [&](int64_t first, int64_t count) {
+    Box result = box;
     if (d < box.extent.size()) {
-      made.offset[d] += first;
-      made.extent[d] = count;
+      result.offset[d] += first;
+      result.extent[d] = count;
     }
-    return made;
+    return result;
   };
   const int64_t first = begin / stride;
   const int64_t last = end / stride;
-  if (begin % stride == 0 && end % stride == 0) return out.push_back(part(first, last - first));
-  const int64_t whole = divide_up(begin, stride);
-  if (whole > last) {
-    return cut_from(part(first, 1), strides, d + 1, begin - first * stride, end - first * stride,
+  if (begin % stride == 0 && end % stride == 0) return out.push_back(slab(first, last - first));
+  const int64_t first_whole = divide_up(begin, stride);
+  if (first_whole > last) {
+    return cut_from(slab(first, 1), strides, d + 1, begin - first * stride, end - first * stride,
                     out);
   }
-  if (first < whole) cut_from(part(first, 1), strides, d + 1, begin - first * stride, stride, out);
-  if (whole < last) out.push_back(part(whole, last - whole));
-  cut_from(part(last, 1), strides, d + 1, 0, end - last * stride, out);
+  if (first < first_whole)
+    cut_from(slab(first, 1), strides, d + 1, begin - first * stride, stride, out);
+  if (first_whole < last) out.push_back(slab(first_whole, last - first_whole));
+  cut_from(slab(last, 1), strides, d + 1, 0, end - last * stride, out);
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ Box whole_box(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
 }
 
-bool holds(const Box& box, const Box& part) {
+bool contains_box(const Box& box, const Box& part) {
   const size_t dimensions = box.extent.size();
   if (part.offset.size() != dimensions || part.extent.size() != dimensions) return false;
   for (size_t d = 0; d < dimensions; ++d)
@@ -73,7 +74,7 @@ std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end) {
   return out;
 }
 
-std::optional<Box> intersection(const Box& a, const Box& b) {
+std::optional<Box> intersect_boxes(const Box& a, const Box& b) {
   require(a.extent.size() == b.extent.size(), "both boxes have the same dimensions");
   Box shared = a;
   for (size_t d = 0; d < a.extent.size(); ++d) {
@@ -85,29 +86,30 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
   return shared;
 }
 
-std::vector<Box> difference(const Box& box, const Box& hole) {
-  require(holds(box, hole), "the hole lies inside the box");
+std::vector<Box> subtract_box(const Box& box, const Box& hole) {
+  require(contains_box(box, hole), "the hole lies inside the box");
   std::vector<Box> rest;
-  // `left` is what is still to be cut; it has the hole's extent in all dimensions before `d`.
-  Box left = box;
+  // `uncut` is what is still to be cut; it has the hole's extent in all dimensions before `d`.
+  Box uncut = box;
   const auto add = [&](size_t d, int64_t begin, int64_t end) {
     if (begin >= end) return;
-    rest.push_back(left);
+    rest.push_back(uncut);
     rest.back().offset[d] = begin;
     rest.back().extent[d] = end - begin;
   };
   for (size_t d = 0; d < box.extent.size(); ++d) {
     add(d, box.offset[d], hole.offset[d]);
     add(d, hole.offset[d] + hole.extent[d], box.offset[d] + box.extent[d]);
-    left.offset[d] = hole.offset[d];
-    left.extent[d] = hole.extent[d];
+    uncut.offset[d] = hole.offset[d];
+    uncut.extent[d] = hole.extent[d];
   }
   return rest;
 }
 
 void visit_shared_runs(const Box& source, const Box& target, const Box& part,
                        const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  require(holds(source, part) && holds(target, part), "the part lies inside both boxes");
+  require(contains_box(source, part) && contains_box(target, part),
+          "the part lies inside both boxes");
   const int64_t elements = part.numel();
   if (elements == 0) return;
   const size_t dimensions = part.extent.size();

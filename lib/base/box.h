@@ -20,7 +20,7 @@ struct Box {
 Box whole_box(const std::vector<int64_t>& shape);
 
 /// Returns whether `box` contains all of `part`; both have the same number of dimensions.
-bool holds(const Box& box, const Box& part);
+bool contains_box(const Box& box, const Box& part);
 
 /// Cuts elements [begin, end) of the box's own row-major order into boxes of the tensor, in that
 /// order. Each box is contiguous. Whole rows make one box; other ranges of a tensor of d dimensions
@@ -28,11 +28,11 @@ bool holds(const Box& box, const Box& part);
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
 /// Returns the box of the elements that `a` and `b` share; nothing if they share none.
-std::optional<Box> intersection(const Box& a, const Box& b);
+std::optional<Box> intersect_boxes(const Box& a, const Box& b);
 
 /// Returns the elements of `box` outside `hole`, which lies inside it, as disjoint boxes, at most 2
 /// for each dimension.
-std::vector<Box> difference(const Box& box, const Box& hole);
+std::vector<Box> subtract_box(const Box& box, const Box& hole);
 
 /// Calls `run(begin, end, position)` for each run of elements of the box that is contiguous in a
 /// tensor of this shape, in order: elements [begin, end) of the tensor are the box's elements from

@@ -40,23 +40,23 @@ constexpr bool is_exchange(CollectiveKind kind) {
 }
 
 /// Returns the bytes that a rank sends in a collective among `ranks` ranks: the minimum that an
-/// algorithm must transfer. `input` is the size of what the rank gives: in a reduce-scatter or an
-/// all-to-all a block for each rank. A broadcast is counted for its root, a shift for ranks whose
-/// block goes to another rank, and a counted all-to-all as if every rank got as many rows.
-constexpr int64_t sent_bytes(CollectiveKind kind, int64_t input, int64_t ranks) {
+/// algorithm must transfer. `input_bytes` is the size of what the rank gives: in a reduce-scatter
+/// or an all-to-all a block for each rank. A broadcast is counted for its root, a shift for ranks
+/// whose block goes to another rank, and a counted all-to-all as if every rank got as many rows.
+constexpr int64_t sent_bytes(CollectiveKind kind, int64_t input_bytes, int64_t ranks) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      return 2 * input * (ranks - 1) / ranks;
+      return 2 * input_bytes * (ranks - 1) / ranks;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll:
     case CollectiveKind::kCountedAllToAll:
-      return input * (ranks - 1) / ranks;
+      return input_bytes * (ranks - 1) / ranks;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kBroadcast:
-      return input * (ranks - 1);
+      return input_bytes * (ranks - 1);
     case CollectiveKind::kShift:
     case CollectiveKind::kSend:
-      return input;
+      return input_bytes;
     case CollectiveKind::kBarrier:
     case CollectiveKind::kReceive:
       break;

@@ -20,14 +20,14 @@ struct GroupMount {
   std::string point;
 };
 
-bool lists(std::string_view comma_separated, std::string_view name) {
+bool list_contains(std::string_view comma_separated, std::string_view name) {
   const std::vector<std::string> names = split(comma_separated, ',');
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Decodes the escapes of mountinfo, which writes spaces, tabs, line ends and backslashes as \040
 /// and the like.
-std::string unescaped(const std::string& text) {
+std::string unescape(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
     int code = 0;
@@ -47,15 +47,15 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
                                       int version) {
   const size_t dash = line.find(" - ");
   if (dash == std::string::npos) return std::nullopt;
-  std::istringstream before(line.substr(0, dash));
-  std::istringstream after(line.substr(dash + 3));
+  std::istringstream mount_fields(line.substr(0, dash));
+  std::istringstream filesystem_fields(line.substr(dash + 3));
   std::string id, parent, device, group, point, type, source, options;
-  before >> id >> parent >> device >> group >> point;
-  after >> type >> source >> options;
+  mount_fields >> id >> parent >> device >> group >> point;
+  filesystem_fields >> type >> source >> options;
   const bool fits =
-      version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
+      version == 2 ? type == "cgroup2" : type == "cgroup" && list_contains(options, controller);
   if (!fits || point.empty()) return std::nullopt;
-  return GroupMount{unescaped(group), unescaped(point)};
+  return GroupMount{unescape(group), unescape(point)};
 }
 
 /// Finds the mounts of the hierarchy; if none is listed, returns the usual mount points.
@@ -80,7 +80,7 @@ bool is_folder(const std::string& path) {
 /// Returns the path of a group relative to the mounted group. Inside a container the path may name
 /// groups that are not visible there. It is then returned unchanged, and the mounted folder is the
 /// container's own group.
-std::string below(const std::string& path, const std::string& mounted) {
+std::string path_below_mount(const std::string& path, const std::string& mounted) {
   if (mounted == "/" || !path.starts_with(mounted)) return path;
   const std::string rest = path.substr(mounted.size());
   return rest.empty() || rest.front() == '/' ? rest : path;
@@ -91,7 +91,7 @@ std::string below(const std::string& path, const std::string& mounted) {
 void add_groups(std::vector<ControlGroup>& groups, const std::string& root, const GroupMount& mount,
                 const std::string& path, int version) {
   const std::string above = mount.group == "/" ? "" : mount.group;
-  std::string inner = below(path, mount.group);
+  std::string inner = path_below_mount(path, mount.group);
   if (inner.find("/..") != std::string::npos)
     inner.clear();  // the path leads out of this control group namespace
   while (true) {
@@ -106,7 +106,8 @@ void add_groups(std::vector<ControlGroup>& groups, const std::string& root, cons
 
 }  // namespace
 
-std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root) {
+std::vector<ControlGroup> list_control_groups(std::string_view controller,
+                                              const std::string& root) {
   std::vector<ControlGroup> groups;
   std::istringstream lines(read_pseudo_file(root + "/proc/self/cgroup"));
   // "0::/path" is version 2, "4:cpu,cpuacct:/path" version 1.
@@ -118,18 +119,18 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
       continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const int version = controllers.empty() ? 2 : 1;
-    if (version == 1 && !lists(controllers, controller)) continue;
+    if (version == 1 && !list_contains(controllers, controller)) continue;
     for (const GroupMount& mount : find_mounts(root, controller, controllers, version))
       add_groups(groups, root, mount, line.substr(second + 1), version);
   }
   return groups;
 }
 
-int64_t read_group_number(const std::string& path, int64_t otherwise) {
+int64_t read_group_number(const std::string& path, int64_t default_value) {
   const std::string text = read_pseudo_file(path);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? value : otherwise;
+  return error == std::errc() ? value : default_value;
 }
 
 std::string read_pseudo_file(const std::string& path) {

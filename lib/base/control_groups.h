@@ -21,11 +21,12 @@ struct ControlGroup {
 /// Lists the groups that hold this process and have `controller` ("memory", "cpu", "pids"), each
 /// followed by its ancestors, in every mounted hierarchy (v1, v2 and both). `root` is the folder
 /// that holds proc and sys: "" outside of tests.
-std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
+std::vector<ControlGroup> list_control_groups(std::string_view controller,
+                                              const std::string& root = "");
 
-/// Reads the whole number at the start of a group's file; returns `otherwise` for "max", any other
-/// text and a file that cannot be read.
-int64_t read_group_number(const std::string& path, int64_t otherwise);
+/// Reads the whole number at the start of a group's file; returns `default_value` for "max", any
+/// other text and a file that cannot be read.
+int64_t read_group_number(const std::string& path, int64_t default_value);
 
 /// Reads a file of proc or sys, which reports no size and so cannot be mapped; "" if it cannot be
 /// read.

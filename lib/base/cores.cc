@@ -64,26 +64,30 @@ int threads_of_quota(double quota) {
   return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMaxCores}))));
 }
 
-int CoreLimit::count() const {
-  const int cores = std::max(1, static_cast<int>(allowed.size()));
-  return quota > 0 ? std::min(cores, threads_of_quota(quota)) : cores;
+int CoreLimit::max_threads() const {
+  const int cores = std::max(1, static_cast<int>(allowed_cores.size()));
+  return quota_cores > 0 ? std::min(cores, threads_of_quota(quota_cores)) : cores;
 }
 
 CoreLimit read_core_limit(const std::string& root) {
-  CoreLimit limit{.allowed = read_affinity()};
-  for (const ControlGroup& group : control_groups("cpu", root)) {
+  CoreLimit limit{.allowed_cores = read_affinity()};
+  for (const ControlGroup& group : list_control_groups("cpu", root)) {
     const double quota = quota_of(group);
-    if (quota == 0 || (limit.quota > 0 && quota >= limit.quota)) continue;
-    limit.quota = quota;
-    limit.group = group.name;
-    limit.group_id = folder_id_text(group.folder);
+    if (quota == 0 || (limit.quota_cores > 0 && quota >= limit.quota_cores)) continue;
+    limit.quota_cores = quota;
+    limit.quota_group = group.name;
+    limit.quota_group_id = folder_id_text(group.folder);
   }
   return limit;
 }
 
-int usable_cores() {
-  static const double quota = read_core_limit().quota;
-  return CoreLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}.count();
+int count_usable_cores() {
+  static const double quota = read_core_limit().quota_cores;
+  return CoreLimit{.allowed_cores = read_affinity(),
+                   .quota_cores = quota,
+                   .quota_group = {},
+                   .quota_group_id = {}}
+      .max_threads();
 }
 
 }  // namespace ftrun

@@ -9,14 +9,15 @@ namespace ftrun {
 namespace {
 
 /// The milliseconds in which threads of this process were waited for that were then left behind.
-std::atomic<int64_t> waited_in_vain{0};
+std::atomic<int64_t> abandoned_wait_ms{0};
 
 }  // namespace
 
-DetachableThread::DetachableThread(std::function<void()> work, std::chrono::milliseconds patience)
-    : patience_(patience) {
+DetachableThread::DetachableThread(std::function<void()> work,
+                                   std::chrono::milliseconds stop_timeout)
+    : stop_timeout_(stop_timeout) {
   std::packaged_task<void()> task(std::move(work));
-  end_ = task.get_future();
+  finished_ = task.get_future();
   thread_ = std::thread(std::move(task));
 }
 
@@ -24,15 +25,16 @@ void DetachableThread::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool DetachableThread::end() {
+bool DetachableThread::join_or_detach() {
   if (!thread_.joinable()) return true;
-  const std::chrono::milliseconds left = std::max(
-      patience_ - std::chrono::milliseconds(waited_in_vain.load()), std::chrono::milliseconds(0));
-  if (end_.wait_for(left) == std::future_status::ready) {
+  const std::chrono::milliseconds remaining =
+      std::max(stop_timeout_ - std::chrono::milliseconds(abandoned_wait_ms.load()),
+               std::chrono::milliseconds(0));
+  if (finished_.wait_for(remaining) == std::future_status::ready) {
     thread_.join();
     return true;
   }
-  waited_in_vain += left.count();
+  abandoned_wait_ms += remaining.count();
   thread_.detach();
   return false;
 }

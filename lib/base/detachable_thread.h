@@ -15,25 +15,25 @@ namespace ftrun {
 class DetachableThread {
  public:
   /// The usual time in which a thread that was told to stop must end.
-  static constexpr std::chrono::milliseconds kPatience{5000};
+  static constexpr std::chrono::milliseconds kStopTimeout{5000};
 
-  /// Starts the thread, which end() leaves behind after `patience`.
+  /// Starts the thread, which join_or_detach() leaves behind after `stop_timeout`.
   explicit DetachableThread(std::function<void()> work,
-                            std::chrono::milliseconds patience = kPatience);
-  ~DetachableThread() { end(); }
+                            std::chrono::milliseconds stop_timeout = kStopTimeout);
+  ~DetachableThread() { join_or_detach(); }
   DetachableThread(DetachableThread&&) = delete;
   DetachableThread& operator=(DetachableThread&&) = delete;
 
   /// Waits for the end of the work; does nothing after the first call.
   void join();
-  /// Waits for the end of the work, which was told to stop, but leaves the thread behind after the
-  /// time of its patience, less the time in which threads were waited for that were left behind
+  /// Waits for the end of the work, which was told to stop, but leaves the thread behind after its
+  /// stop timeout, less the time in which threads were waited for that were left behind
   /// before. Returns false if it was left now; does nothing after the first call.
-  bool end();
+  bool join_or_detach();
 
  private:
-  const std::chrono::milliseconds patience_;
-  std::future<void> end_;
+  const std::chrono::milliseconds stop_timeout_;
+  std::future<void> finished_;
   std::thread thread_;
 };
 

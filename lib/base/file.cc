@@ -58,7 +58,7 @@ int64_t bytes_free_at(const std::string& path) {
   return static_cast<int64_t>(std::min<uint64_t>(info.f_bavail, max_blocks) * info.f_frsize);
 }
 
-std::string wanted_and_free(const std::string& path, int64_t wanted) {
+std::string disk_space_text(const std::string& path, int64_t wanted) {
   const int64_t free = bytes_free_at(path);
   const std::string free_text = free < kFreeUnknown ? cat(", ", human_bytes(free), " free") : "";
   return cat(" (", human_bytes(wanted), " wanted", free_text, ")");
@@ -66,26 +66,26 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
 
 /// Returns whether the error says that the file system does not support the call, at least for this
 /// kind of file, and not that permissions or space are missing.
-bool is_refused(int error_number) {
+bool is_unsupported(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
 [[noreturn]] void throw_disk_error(const std::string& path, const std::string& action,
                                    int error_number, int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
-  if (wanted > 0) message += wanted_and_free(path, wanted);
+  if (wanted > 0) message += disk_space_text(path, wanted);
   throw Error(ExitCode::kEnvironment, message, writing_remedy(error_number));
 }
 
 [[noreturn]] void throw_sync_error(const std::string& path, int error_number) {
-  if (!is_refused(error_number)) throw_disk_error(path, "fsync", error_number);
+  if (!is_unsupported(error_number)) throw_disk_error(path, "fsync", error_number);
   throw Error(
       ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
       "write to another file system (output_dir): this one cannot tell when a file is on its disk");
 }
 
-/// Modes are the permission bits of new files and folders, from which the umask removes some.
-struct Modes {
+/// FileModes are the permission bits of new files and folders, from which the umask removes some.
+struct FileModes {
   mode_t file;
   mode_t folder;
 };
@@ -107,11 +107,11 @@ class PosixWritableFile : public WritableFile {
   /// Writes around the page cache (O_DIRECT) if the size makes that worthwhile and the file system
   /// supports it.
   void write_at(int64_t offset, const void* data, size_t size) override {
-    const char* at = static_cast<const char*>(data);
-    size_t left = size;
-    while (left > 0) {
-      set_direct(!refuses_direct_ && size >= kMinDirect && is_direct(at, left, offset));
-      const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
+    const char* source = static_cast<const char*>(data);
+    size_t remaining = size;
+    while (remaining > 0) {
+      set_direct(!refuses_direct_ && size >= kMinDirect && is_direct(source, remaining, offset));
+      const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, source, remaining, offset); });
       // File systems refuse direct writes with many errors. After a refusal the rest is written
       // through the page cache, where the same error counts.
       if (n < 0 && direct_ && !is_out_of_space(errno)) {
@@ -119,10 +119,10 @@ class PosixWritableFile : public WritableFile {
         continue;
       }
       if (n <= 0)
-        throw_disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
-      at += n;
+        throw_disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(remaining));
+      source += n;
       offset += n;
-      left -= static_cast<size_t>(n);
+      remaining -= static_cast<size_t>(n);
     }
   }
   void reserve(int64_t size) override {
@@ -130,7 +130,7 @@ class PosixWritableFile : public WritableFile {
     // posix_fallocate() is not used: if the file system does not support the call, it would write a
     // byte into every block.
     const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
-    if (result != 0 && !is_refused(errno)) throw_disk_error(path_, "reserve", errno, size);
+    if (result != 0 && !is_unsupported(errno)) throw_disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
     if (uninterrupted([&] { return ::fsync(fd_); }) != 0) throw_sync_error(path_, errno);
@@ -173,7 +173,7 @@ class PosixWritableFile : public WritableFile {
 
 class PosixFileSystem : public FileSystem {
  public:
-  explicit PosixFileSystem(Modes modes) : modes_(modes) {}
+  explicit PosixFileSystem(FileModes modes) : modes_(modes) {}
 
   std::unique_ptr<WritableFile> create(const std::string& path) override {
     return std::make_unique<PosixWritableFile>(path, modes_.file);
@@ -202,7 +202,7 @@ class PosixFileSystem : public FileSystem {
       if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(),
                       RENAME_EXCHANGE) == 0)
         return true;
-      if (is_refused(errno)) return false;
+      if (is_unsupported(errno)) return false;
     }
     throw_disk_error(b, "exchange", errno);
   }
@@ -223,7 +223,7 @@ class PosixFileSystem : public FileSystem {
     const int error_number = errno;
     // Some file systems (network, FUSE) cannot sync a folder, and order renames themselves. SMB
     // servers report that the folder was not opened for writing (EBADF).
-    if (result != 0 && !is_refused(error_number) && error_number != EBADF)
+    if (result != 0 && !is_unsupported(error_number) && error_number != EBADF)
       throw_disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
@@ -242,7 +242,7 @@ class PosixFileSystem : public FileSystem {
   int64_t free_bytes(const std::string& path) override { return bytes_free_at(path); }
 
  private:
-  const Modes modes_;
+  const FileModes modes_;
 };
 
 size_t size_of(int fd) {
@@ -299,12 +299,12 @@ bool is_cached(int fd) {
 
 /// Checks the first bytes of a file for a placeholder. Large files are not read, because they
 /// cannot be placeholders.
-FilePlaceholder placeholder_at(int fd, const std::string& path) {
+FilePlaceholder read_placeholder(int fd, const std::string& path) {
   std::array<std::byte, kPlaceholderHead> head{};
   if (size_of(fd) > kMaxPlaceholder) return {};
   const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
-  return placeholder_of(path,
-                        std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
+  return detect_placeholder(
+      path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
 /// Returns whether an id has a letter. This distinguishes a temporary file from a user's own file
@@ -325,18 +325,18 @@ FileSystem& umask_files() {
   return files;
 }
 
-std::string unique_name(const std::string& path, std::string_view mark) {
+std::string make_unique_name(const std::string& path, std::string_view infix) {
   std::random_device random;
   for (;;)
     if (const std::string id = hex64(random()).substr(16 - kIdDigits); has_letter(id))
-      return cat(path, mark, id);
+      return cat(path, infix, id);
 }
 
-std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark) {
-  if (name.size() <= mark.size() + kIdDigits) return std::nullopt;
-  const size_t stem = name.size() - kIdDigits - mark.size();
-  const std::string_view id = name.substr(stem + mark.size());
-  const bool made_here = name.substr(stem, mark.size()) == mark &&
+std::optional<std::string> strip_unique_suffix(std::string_view name, std::string_view infix) {
+  if (name.size() <= infix.size() + kIdDigits) return std::nullopt;
+  const size_t stem = name.size() - kIdDigits - infix.size();
+  const std::string_view id = name.substr(stem + infix.size());
+  const bool made_here = name.substr(stem, infix.size()) == infix &&
                          id.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
                          has_letter(id);
   return made_here ? std::optional(std::string(name.substr(0, stem))) : std::nullopt;
@@ -345,7 +345,7 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names) {
   for (const std::string& name : files.list(folder)) {
-    const auto origin = origin_of_unique(name);
+    const auto origin = strip_unique_suffix(name);
     const std::string path = (fs::path(folder) / name).string();
     std::error_code error;
     if (origin && std::find(names.begin(), names.end(), *origin) != names.end() &&
@@ -354,10 +354,10 @@ void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
   }
 }
 
-void make_lasting_folder(FileSystem& files, const std::string& path) {
+void make_durable_folder(FileSystem& files, const std::string& path) {
   if (files.exists(path)) return files.make_folder(path);
   const std::string parent = fs::path(path).parent_path().string();
-  if (!parent.empty() && parent != path) make_lasting_folder(files, parent);
+  if (!parent.empty() && parent != path) make_durable_folder(files, parent);
   files.make_folder(path);
   files.sync_folder(parent);
 }
@@ -377,7 +377,7 @@ void remove_quietly(FileSystem& files, const std::string& path) {
 }
 
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {
-  const std::string temporary = unique_name(path);
+  const std::string temporary = make_unique_name(path);
   try {
     write_synced(files, temporary, std::as_bytes(std::span(content)));
     files.rename(temporary, path);
@@ -394,7 +394,7 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-bool drop_cached(const std::string& path) {
+bool drop_from_page_cache(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // Pages that are not on the disk yet would stay in the page cache.
   if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
@@ -415,8 +415,9 @@ MappedFile::MappedFile(const std::string& path, int64_t max_bytes) : path_(path)
                 "check that the path names the right file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  if (const FilePlaceholder found = placeholder_at(fd.get(), path); !found.kind.empty())
-    refuse_placeholder(path, found);
+  if (const FilePlaceholder placeholder = read_placeholder(fd.get(), path);
+      !placeholder.kind.empty())
+    refuse_placeholder(path, placeholder);
   // Some file systems (FUSE) refuse shared mappings. In a private mapping, pages that nobody writes
   // are shared as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -486,29 +487,29 @@ std::string reading_problem(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
-  const FilePlaceholder found = placeholder_at(file.get(), path);
-  return found.kind.empty() ? "" : cat("it is ", found.kind, "; ", found.remedy);
+  const FilePlaceholder placeholder = read_placeholder(file.get(), path);
+  return placeholder.kind.empty() ? "" : cat("it is ", placeholder.kind, "; ", placeholder.remedy);
 }
 
 std::string writing_problem(const std::string& folder) {
   std::error_code error;
-  fs::path at = fs::absolute(folder, error);
-  while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path())
-    at = at.parent_path();
-  if (!fs::exists(fs::status(at, error)))
-    return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(),
+  fs::path existing = fs::absolute(folder, error);
+  while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path())
+    existing = existing.parent_path();
+  if (!fs::exists(fs::status(existing, error)))
+    return cat(existing.string(), ": is a link to ", fs::read_symlink(existing, error).string(),
                ", which does not exist");
-  if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
+  if (!fs::is_directory(existing, error)) return cat(existing.string(), ": is not a folder");
   try {
-    static_cast<void>(open_folder_safely(at.string()));
+    static_cast<void>(open_folder_safely(existing.string()));
   } catch (const Error& foreign_link) {
     return foreign_link.message();
   }
-  if (::faccessat(AT_FDCWD, at.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
-  return cat(at.string(), ": cannot be written: ", errno_text(errno));
+  if (::faccessat(AT_FDCWD, existing.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
+  return cat(existing.string(), ": cannot be written: ", errno_text(errno));
 }
 
-std::string named_file(const std::string& folder, std::string_view name) {
+std::string plain_file_path(const std::string& folder, std::string_view name) {
   if (name.empty()) refuse_name(folder, name, "it is empty");
   if (name.find('\0') != std::string_view::npos) refuse_name(folder, name, "it holds a NUL byte");
   if (name.size() > 255) refuse_name(folder, name, "it is longer than 255 bytes");
@@ -523,7 +524,7 @@ std::string named_file(const std::string& folder, std::string_view name) {
 }
 
 std::string confined_path(const std::string& folder, std::string_view name) {
-  std::string path = named_file(folder, name);
+  std::string path = plain_file_path(folder, name);
   std::error_code error;
   const fs::path root = fs::weakly_canonical(folder, error);
   const fs::path real = fs::weakly_canonical(path, error);

@@ -62,16 +62,17 @@ FileSystem& posix_files();
 /// Returns the file system for files that other users may read: their modes follow the umask.
 FileSystem& umask_files();
 
-/// Makes a name in the folder of `path` that no other process chooses: `path`, `mark`, and 8 random
-/// hexadecimal digits, at least one of which is a letter.
-std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
+/// Makes a name in the folder of `path` that no other process chooses: `path`, `infix`, and 8
+/// random hexadecimal digits, at least one of which is a letter.
+std::string make_unique_name(const std::string& path, std::string_view infix = ".tmp-");
 /// Returns the name from which a unique name was made: "run.json" for "run.json.tmp-0123abcd";
 /// nothing for any other name.
-std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
+std::optional<std::string> strip_unique_suffix(std::string_view name,
+                                               std::string_view infix = ".tmp-");
 
 /// Makes the folder and its missing parents, and syncs each into its parent, so that what is synced
 /// below the folder survives a power cut.
-void make_lasting_folder(FileSystem& files, const std::string& path);
+void make_durable_folder(FileSystem& files, const std::string& path);
 
 /// Creates a file with this content, or replaces the content of an existing one, and syncs it.
 void write_synced(FileSystem& files, const std::string& path, std::span<const std::byte> content);
@@ -97,7 +98,7 @@ std::string read_file(const std::string& path, int64_t max_bytes = kMaxTextBytes
 
 /// Drops a file from the page cache, so that the next read comes from the disk. Returns false if
 /// the kernel refuses (a file system in memory, a file in use by another process).
-bool drop_cached(const std::string& path);
+bool drop_from_page_cache(const std::string& path);
 
 /// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.
 class MappedFile {
@@ -143,10 +144,10 @@ std::string writing_problem(const std::string& folder);
 /// Joins `name` to `folder`. Throws Error(kBadInput) for a name that is not a plain file name
 /// ("..", a path, NUL), and for an existing path that is not a regular file. Follows links wherever
 /// they lead.
-std::string named_file(const std::string& folder, std::string_view name);
+std::string plain_file_path(const std::string& folder, std::string_view name);
 
-/// Joins `name` to a folder that ftrun wrote, as named_file() does; also refuses a link that leads
-/// out of the folder.
+/// Joins `name` to a folder that ftrun wrote, as plain_file_path() does; also refuses a link that
+/// leads out of the folder.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

@@ -44,7 +44,7 @@ std::string git_in_folder_of(const std::string& path, std::string_view command) 
 
 }  // namespace
 
-FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head) {
+FilePlaceholder detect_placeholder(const std::string& path, std::span<const std::byte> head) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto begins = [text](std::string_view start) { return text.starts_with(start); };
   if (text.size() <= kMaxPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
@@ -65,9 +65,9 @@ FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byt
   return {};
 }
 
-void refuse_placeholder(const std::string& path, const FilePlaceholder& found) {
-  throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"),
-              found.remedy);
+void refuse_placeholder(const std::string& path, const FilePlaceholder& placeholder) {
+  throw Error(ExitCode::kBadInput, cat(path, ": is ", placeholder.kind, ", not the file itself"),
+              placeholder.remedy);
 }
 
 }  // namespace ftrun

@@ -23,9 +23,9 @@ inline constexpr size_t kPlaceholderHead = 2048;
 
 /// Determines from the first bytes of the file at `path` whether it is a pointer of Git LFS or
 /// git-annex, or a web page that shows the file. The files that ftrun reads never begin like these.
-FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head);
+FilePlaceholder detect_placeholder(const std::string& path, std::span<const std::byte> head);
 
 /// Throws an Error(kBadInput) that says which placeholder is at `path`.
-[[noreturn]] void refuse_placeholder(const std::string& path, const FilePlaceholder& found);
+[[noreturn]] void refuse_placeholder(const std::string& path, const FilePlaceholder& placeholder);
 
 }  // namespace ftrun

@@ -25,7 +25,7 @@ bool is_letter_or_digit(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
 }
 
-bool is_part(std::string_view part) {
+bool is_name_part(std::string_view part) {
   const auto is_allowed = [](char c) {
     return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.';
   };
@@ -83,7 +83,7 @@ std::string home_folder(const EnvLookup& lookup) {
   return home;
 }
 
-std::string expand(const std::string& text, const EnvLookup& lookup) {
+std::string expand_path(const std::string& text, const EnvLookup& lookup) {
   const bool is_home = text == "~" || text.starts_with("~/");
   return expand_variables(is_home ? home_folder(lookup) + text.substr(1) : text, lookup);
 }
@@ -124,7 +124,7 @@ std::optional<std::string> repository_of(std::string_view folder, HubKind kind) 
 }
 
 /// Lists the names in a folder, sorted; nothing if it cannot be read.
-std::vector<std::string> names_in(const std::string& folder) {
+std::vector<std::string> list_names(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator at(folder.empty() ? "." : folder, error), end; !error && at != end;
@@ -136,12 +136,12 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 std::vector<std::string> cached_repositories(const std::string& cache, HubKind kind) {
   std::vector<std::string> repositories;
-  for (const std::string& name : names_in(cache))
+  for (const std::string& name : list_names(cache))
     if (const auto repository = repository_of(name, kind)) repositories.push_back(*repository);
   return repositories;
 }
 
-std::string commit_of(const std::string& folder, const std::string& revision) {
+std::string resolve_commit(const std::string& folder, const std::string& revision) {
   const std::string ref = cat(folder, "/refs/", revision);
   std::error_code error;
   if (!fs::is_regular_file(ref, error)) return revision;
@@ -175,22 +175,23 @@ std::vector<std::string> commits_beginning_with(const std::string& folder,
                                                 const std::string& revision) {
   constexpr size_t kShortest = 4;
   if (revision.size() < kShortest || !is_hexadecimal(revision)) return {};
-  std::vector<std::string> commits = names_in(folder + "/snapshots");
+  std::vector<std::string> commits = list_names(folder + "/snapshots");
   std::erase_if(commits, [&](const std::string& commit) { return !commit.starts_with(revision); });
   return commits;
 }
 
-[[noreturn]] void refuse_revision(const HubName& name, const std::string& shown,
+[[noreturn]] void refuse_revision(const HubName& name, const std::string& shown_name,
                                   const std::string& cache, const std::string& folder,
                                   const std::string& remedy) {
-  const std::string message = cat(shown, ": the Hugging Face cache, ", cache, ", has no revision ",
-                                  name.revision, " of it");
-  const std::vector<std::string> whole = commits_beginning_with(folder, name.revision);
-  if (whole.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
-  throw Error(ExitCode::kBadInput,
-              cat(message, "; it has ", whole.size() == 1 ? "the commit " : "the commits ",
-                  join(whole, ", ")),
-              cat("name the commit with all of its digits: ", name.repository, "@", whole.front()));
+  const std::string message = cat(shown_name, ": the Hugging Face cache, ", cache,
+                                  ", has no revision ", name.revision, " of it");
+  const std::vector<std::string> commits = commits_beginning_with(folder, name.revision);
+  if (commits.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
+  throw Error(
+      ExitCode::kBadInput,
+      cat(message, "; it has ", commits.size() == 1 ? "the commit " : "the commits ",
+          join(commits, ", ")),
+      cat("name the commit with all of its digits: ", name.repository, "@", commits.front()));
 }
 
 ResolvedFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
@@ -200,21 +201,23 @@ ResolvedFolder find_snapshot(const HubName& name, const std::string& file, const
   const char* where = kind == HubKind::kModel ? "a folder" : "a file";
   const std::string remedy = cat("download it: ", download_line(name, kind), "; or name ", where,
                                  " on this machine, relative to the working directory");
-  const std::string shown = cat(name.repository, name.gives_revision ? "@" + name.revision : "");
+  const std::string shown_name =
+      cat(name.repository, name.gives_revision ? "@" + name.revision : "");
   if (!posix_files().exists(folder))
     throw Error(ExitCode::kBadInput,
-                cat(shown, ": there is no such ", kind == HubKind::kModel ? "folder" : "file",
+                cat(shown_name, ": there is no such ", kind == HubKind::kModel ? "folder" : "file",
                     ", and no such ", names_of(kind).noun, " in the Hugging Face cache, ",
                     cache.empty() ? "." : cache,
-                    did_you_mean(nearest(name.repository, cached_repositories(cache, kind)))),
+                    did_you_mean(closest_match(name.repository, cached_repositories(cache, kind)))),
                 remedy);
-  const std::string commit = commit_of(folder, name.revision);
+  const std::string commit = resolve_commit(folder, name.revision);
   const std::string snapshot = cat(folder, "/snapshots/", commit);
   if (commit.empty() || !posix_files().exists(snapshot))
-    refuse_revision(name, shown, cache, folder, remedy);
+    refuse_revision(name, shown_name, cache, folder, remedy);
   if (!file.empty() && !posix_files().exists(cat(snapshot, "/", file)))
     throw Error(ExitCode::kBadInput,
-                cat(shown, ": its download is not complete: ", snapshot, " has no ", file), remedy);
+                cat(shown_name, ": its download is not complete: ", snapshot, " has no ", file),
+                remedy);
   return {snapshot, commit, false};
 }
 
@@ -243,8 +246,8 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
     if (!is_revision(name.revision)) return std::nullopt;
   }
   const size_t slash = text.find('/');
-  if (slash == std::string_view::npos || !is_part(text.substr(0, slash)) ||
-      !is_part(text.substr(slash + 1)))
+  if (slash == std::string_view::npos || !is_name_part(text.substr(0, slash)) ||
+      !is_name_part(text.substr(slash + 1)))
     return std::nullopt;
   name.repository = text;
   return name;
@@ -252,11 +255,11 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 
 std::string hub_cache_folder(const EnvLookup& lookup) {
   for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
-    if (const auto folder = lookup(variable)) return expand(*folder, lookup);
-  if (const auto home = lookup("HF_HOME")) return join_path(expand(*home, lookup), "hub");
+    if (const auto folder = lookup(variable)) return expand_path(*folder, lookup);
+  if (const auto home = lookup("HF_HOME")) return join_path(expand_path(*home, lookup), "hub");
   if (const auto cache = lookup("XDG_CACHE_HOME"))
-    return join_path(expand(*cache, lookup), "huggingface/hub");
-  return expand("~/.cache/huggingface/hub", lookup);
+    return join_path(expand_path(*cache, lookup), "huggingface/hub");
+  return expand_path("~/.cache/huggingface/hub", lookup);
 }
 
 ResolvedFolder find_hub_folder(const std::string& path, const std::string& file,
@@ -271,13 +274,13 @@ ResolvedFolder find_hub_folder(const std::string& path, const std::string& file,
   return find_snapshot(*name, file, lookup, kind);
 }
 
-bool hub_cache_holds(const std::string& path, HubKind kind) {
+bool is_in_hub_cache(const std::string& path, HubKind kind) {
   const std::optional<HubName> name = parse_hub_name(path);
   return name && posix_files().exists(repository_folder(hub_cache_folder(process_environment()),
                                                         name->repository, kind));
 }
 
-std::string hub_name_like(const std::string& path, const EnvLookup& lookup) {
+std::string find_similar_hub_name(const std::string& path, const EnvLookup& lookup) {
   std::string_view text = path;
   bool is_address = false;
   for (const std::string_view start :
@@ -293,16 +296,16 @@ std::string hub_name_like(const std::string& path, const EnvLookup& lookup) {
     std::vector<std::string> names;
     for (const std::string& repository : cached)
       names.push_back(repository.substr(repository.find('/') + 1));
-    const std::string name = nearest(text, names);
+    const std::string name = closest_match(text, names);
     const auto found = std::find(names.begin(), names.end(), name);
     return name.empty() ? "" : cached[static_cast<size_t>(found - names.begin())];
   }
   const std::optional<HubName> name = parse_hub_name(text);
   if (!name) return "";
-  return is_address ? std::string(text) : nearest(text, cached);
+  return is_address ? std::string(text) : closest_match(text, cached);
 }
 
-std::optional<HubSnapshot> snapshot_of(const std::string& folder) {
+std::optional<HubSnapshot> parse_snapshot_path(const std::string& folder) {
   const fs::path snapshot = (fs::path(folder) / "").lexically_normal().parent_path();
   const std::string repository = snapshot.parent_path().parent_path().filename().string();
   if (snapshot.parent_path().filename() != "snapshots") return std::nullopt;
@@ -313,7 +316,7 @@ std::optional<HubSnapshot> snapshot_of(const std::string& folder) {
 }
 
 std::string hub_download_line(const std::string& folder) {
-  const std::optional<HubSnapshot> snapshot = snapshot_of(folder);
+  const std::optional<HubSnapshot> snapshot = parse_snapshot_path(folder);
   return snapshot ? download_line({snapshot->repository, snapshot->commit, true}, snapshot->kind)
                   : "";
 }

@@ -76,11 +76,11 @@ std::string find_hub_file(const std::string& path);
 
 /// Returns whether the cache holds the repository of a Hub name, at any revision; false for any
 /// other path.
-bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
+bool is_in_hub_cache(const std::string& path, HubKind kind = HubKind::kModel);
 /// Finds the Hub name that the user may have meant by a missing model path; "" for none. For an
 /// address ("https://huggingface.co/owner/name") the result is the name in it; for any other path
 /// the nearest name in the cache, even if only the part after the owner is similar.
-std::string hub_name_like(const std::string& path, const EnvLookup& lookup);
+std::string find_similar_hub_name(const std::string& path, const EnvLookup& lookup);
 
 /// HubSnapshot is a snapshot of the Hugging Face cache, as its folder's path names it:
 /// ".../models--owner--name/snapshots/commit", "datasets--" for a data set.
@@ -90,7 +90,7 @@ struct HubSnapshot {
   HubKind kind = HubKind::kModel;
 };
 /// Reads a snapshot from its folder's path; returns nothing for any other folder.
-std::optional<HubSnapshot> snapshot_of(const std::string& folder);
+std::optional<HubSnapshot> parse_snapshot_path(const std::string& folder);
 /// Returns the `hf download` line that completes a snapshot; "" for any other folder.
 std::string hub_download_line(const std::string& folder);
 

@@ -40,7 +40,7 @@ std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuse
   };
   if (const auto processes = limit_of(RLIMIT_NPROC); processes && !is_superuser)
     add("the limit of this user's processes and threads (ulimit -u)", *processes);
-  for (const ControlGroup& group : control_groups("pids", root))
+  for (const ControlGroup& group : list_control_groups("pids", root))
     if (const int64_t maximum = read_group_number(group.folder + "/pids.max", INT64_MAX);
         maximum < INT64_MAX)
       add(cat("pids.max of the control group ", group.name), maximum);
@@ -121,31 +121,31 @@ std::string more_threads_remedy(const std::string& root, bool is_superuser) {
   return cat("raise ", join(limits, ", or "), "; or end other programs of this user");
 }
 
-void check_threads(int count, const std::string& use) {
+void check_thread_limit(int count, const std::string& purpose) {
   std::mutex mutex;
   std::condition_variable changed;
-  bool over = false;
+  bool may_end = false;
   const auto wait = [&] {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return over; });
+    changed.wait(lock, [&] { return may_end; });
   };
   std::vector<std::thread> threads;
-  std::string refused;
+  std::string start_error;
   try {
     for (int thread = 1; thread < count; ++thread) threads.emplace_back(wait);
   } catch (const std::system_error& error) {
-    refused = error.code().message();
+    start_error = error.code().message();
   }
   {
     const std::lock_guard lock(mutex);
-    over = true;
+    may_end = true;
   }
   changed.notify_all();
   for (std::thread& thread : threads) thread.join();
-  if (!refused.empty())
+  if (!start_error.empty())
     throw Error(ExitCode::kEnvironment,
-                cat("cannot start ", count, " threads for ", use, ", only ", threads.size() + 1,
-                    ": ", refused),
+                cat("cannot start ", count, " threads for ", purpose, ", only ", threads.size() + 1,
+                    ": ", start_error),
                 cat(more_threads_remedy(), "; or set threads: ", threads.size() + 1));
 }
 

@@ -40,8 +40,8 @@ std::string more_threads_remedy(const std::string& root, bool is_superuser);
 
 /// Starts `count` threads at once and ends them; throws Error(kEnvironment) if the system does not
 /// start them. Call it before a library starts its threads: a library that cannot start them would
-/// end the process. `use` names their purpose: "computing".
-void check_threads(int count, const std::string& use);
+/// end the process. `purpose` is part of the message: "computing".
+void check_thread_limit(int count, const std::string& purpose);
 
 /// Returns the seconds of CPU time after which the kernel kills this process (the hard limit
 /// of ulimit -t); 0 for no limit.

@@ -35,7 +35,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-std::string_view label(LogLevel level) {
+std::string_view level_prefix(LogLevel level) {
   switch (level) {
     case LogLevel::kNotice:
       return "notice: ";
@@ -93,7 +93,7 @@ std::shared_ptr<spdlog::logger>& file_logger() {
 }
 
 void log_to(spdlog::logger& to, LogLevel level, std::string_view message) {
-  const std::string_view start = label(level);
+  const std::string_view start = level_prefix(level);
   const std::string shown = terminal_text(message);
   to.log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()), shown);
 }

@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
+std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
@@ -27,8 +27,8 @@ std::string_view value_of(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     const size_t colon = line.find(':');
-    if (colon != std::string_view::npos && trimmed(line.substr(0, colon)) == key)
-      return trimmed(line.substr(colon + 1));
+    if (colon != std::string_view::npos && trim(line.substr(0, colon)) == key)
+      return trim(line.substr(colon + 1));
     text.remove_prefix(line.size() < text.size() ? line.size() + 1 : text.size());
   }
   return {};
@@ -40,7 +40,7 @@ int64_t leading_number(std::string_view text) {
   return value;
 }
 
-int64_t kib_of(std::string_view text, std::string_view key) {
+int64_t kib_field_as_bytes(std::string_view text, std::string_view key) {
   return leading_number(value_of(text, key)) * 1024;
 }
 
@@ -56,15 +56,15 @@ std::string parse_cpu_model(std::string_view cpuinfo) {
 }
 
 void parse_meminfo(std::string_view meminfo, MachineInfo& machine) {
-  machine.memory_bytes = kib_of(meminfo, "MemTotal");
-  machine.memory_available_bytes = kib_of(meminfo, "MemAvailable");
+  machine.memory_bytes = kib_field_as_bytes(meminfo, "MemTotal");
+  machine.memory_available_bytes = kib_field_as_bytes(meminfo, "MemAvailable");
 }
 
 ProcessMemory parse_process_status(std::string_view status) {
-  return {.peak_resident = kib_of(status, "VmHWM"),
-          .anonymous = kib_of(status, "RssAnon"),
-          .shared_memory = kib_of(status, "RssShmem"),
-          .file_backed = kib_of(status, "RssFile")};
+  return {.peak_resident_bytes = kib_field_as_bytes(status, "VmHWM"),
+          .anonymous_bytes = kib_field_as_bytes(status, "RssAnon"),
+          .shared_memory_bytes = kib_field_as_bytes(status, "RssShmem"),
+          .file_backed_bytes = kib_field_as_bytes(status, "RssFile")};
 }
 
 ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second) {
@@ -92,7 +92,7 @@ MachineInfo read_machine_info() {
     machine.kernel = std::string(names.sysname) + " " + names.release;
   }
   machine.cpu_model = parse_cpu_model(read_pseudo_file("/proc/cpuinfo"));
-  machine.cores = usable_cores();
+  machine.cores = count_usable_cores();
   parse_meminfo(read_pseudo_file("/proc/meminfo"), machine);
   return machine;
 }

@@ -25,13 +25,13 @@ struct MachineInfo {
 /// is the sum of anonymous, shared-memory and file-backed pages; only the last can be dropped at no
 /// cost.
 struct ProcessMemory {
-  int64_t peak_resident = 0;  // VmHWM
-  int64_t anonymous = 0;      // RssAnon
-  int64_t shared_memory = 0;  // RssShmem
-  int64_t file_backed = 0;    // RssFile
+  int64_t peak_resident_bytes = 0;  // VmHWM
+  int64_t anonymous_bytes = 0;      // RssAnon
+  int64_t shared_memory_bytes = 0;  // RssShmem
+  int64_t file_backed_bytes = 0;    // RssFile
 
   /// Returns the bytes that become free only when the process releases them or ends.
-  int64_t held_bytes() const { return anonymous + shared_memory; }
+  int64_t held_bytes() const { return anonymous_bytes + shared_memory_bytes; }
 };
 
 /// ProcessTimes holds the CPU time of this process, and the time when it began.

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 /// Returns the value of "key value" in memory.stat.
-int64_t statistic(const std::string& path, std::string_view key) {
+int64_t read_memory_statistic(const std::string& path, std::string_view key) {
   std::istringstream lines(read_pseudo_file(path));
   std::string name;
   for (int64_t value = 0; lines >> name >> value;)
@@ -35,14 +35,14 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"};
 
-void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::string& limited_by,
-             bool limited_by_group) {
-  if (limit.total == 0 || total < limit.total) {
-    limit.total = total;
+void tighten(MemoryLimit& limit, int64_t total_bytes, int64_t available_bytes,
+             const std::string& limited_by, bool limited_by_group) {
+  if (limit.total_bytes == 0 || total_bytes < limit.total_bytes) {
+    limit.total_bytes = total_bytes;
     limit.limited_by = limited_by;
     limit.limited_by_group = limited_by_group;
   }
-  limit.available = std::min(limit.available, std::max<int64_t>(0, available));
+  limit.available_bytes = std::min(limit.available_bytes, std::max<int64_t>(0, available_bytes));
 }
 
 /// Tightens the limit by that of a control group. Version 2 slows down a group that uses more than
@@ -53,15 +53,17 @@ void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
     return read_group_number(cat(group.folder, "/", file), otherwise);
   };
   const int64_t used_bytes =
-      number(files.used, 0) - statistic(group.folder + "/memory.stat", files.cache);
+      number(files.used, 0) - read_memory_statistic(group.folder + "/memory.stat", files.cache);
   // Version 1 shows a huge number if there is no limit.
   constexpr int64_t kHuge = int64_t{1} << 60;
-  const int64_t total = number(files.limit, kNoLimit);
-  if (total < kHuge)
-    tighten(limit, total, total - used_bytes, cat("the control group ", group.name), true);
+  const int64_t total_bytes = number(files.limit, kNoLimit);
+  if (total_bytes < kHuge)
+    tighten(limit, total_bytes, total_bytes - used_bytes, cat("the control group ", group.name),
+            true);
   const int64_t high = group.version == 1 ? kNoLimit : number("memory.high", kNoLimit);
   if (high < kHuge)
-    limit.available = std::min(limit.available, std::max<int64_t>(0, high - used_bytes));
+    limit.available_bytes =
+        std::min(limit.available_bytes, std::max<int64_t>(0, high - used_bytes));
 }
 
 }  // namespace
@@ -70,11 +72,12 @@ MemoryLimit read_memory_limit(const std::string& root) {
   MachineInfo machine;
   parse_meminfo(read_pseudo_file(root + "/proc/meminfo"), machine);
   MemoryLimit limit;
-  limit.available = kNoLimit;
+  limit.available_bytes = kNoLimit;
   if (machine.memory_bytes > 0)
     tighten(limit, machine.memory_bytes, machine.memory_available_bytes, "this machine", false);
-  for (const ControlGroup& group : control_groups("memory", root)) tighten_by_group(limit, group);
-  if (limit.total == 0) limit.available = 0;
+  for (const ControlGroup& group : list_control_groups("memory", root))
+    tighten_by_group(limit, group);
+  if (limit.total_bytes == 0) limit.available_bytes = 0;
   limit.process = address_space_left();
   return limit;
 }
@@ -89,9 +92,10 @@ AddressSpace address_space_left() {
     if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 ||
         limit.rlim_cur == RLIM_INFINITY)
       return;
-    const int64_t available = std::max<int64_t>(
+    const int64_t available_bytes = std::max<int64_t>(
         0, static_cast<int64_t>(limit.rlim_cur) - used_pages * ::sysconf(_SC_PAGESIZE));
-    if (available < tightest.available) tightest = {available, limit_name, resource == RLIMIT_AS};
+    if (available_bytes < tightest.available_bytes)
+      tightest = {available_bytes, limit_name, resource == RLIMIT_AS};
   };
   tighten(RLIMIT_AS, size, "its address space (ulimit -v)");
   tighten(RLIMIT_DATA, data, "its private memory (ulimit -d)");

@@ -9,7 +9,7 @@ namespace ftrun {
 inline constexpr std::string_view kAllLinear = "all-linear";
 
 /// Returns whether a module's path is equal to the entry, or ends with "." and the entry.
-inline bool ends_at_dot(const std::string& path, const std::string& entry) {
+inline bool matches_path_suffix(const std::string& path, const std::string& entry) {
   return path == entry || path.ends_with("." + entry);
 }
 

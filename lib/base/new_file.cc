@@ -34,7 +34,7 @@ int move_to_new(const std::string& from, const std::string& to) {
 
 void write_new_file(const std::string& path, std::string_view content) {
   FileSystem& files = posix_files();
-  const std::string temporary = unique_name(path);
+  const std::string temporary = make_unique_name(path);
   int error_number = 0;
   try {
     write_synced(files, temporary, std::as_bytes(std::span(content)));

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-std::regex user_pattern(const std::string& text) {
+std::regex compile_pattern(const std::string& text) {
   constexpr size_t kLongest = 1000;  // parsing takes stack space for each nested group
   if (text.size() > kLongest)
     throw Error(ExitCode::kUsage,

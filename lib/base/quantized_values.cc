@@ -54,12 +54,12 @@ uint8_t code_of(float x, const std::array<float, N>& bounds) {
   return static_cast<uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), x) - bounds.begin());
 }
 
-float inverse(float largest) {
+float safe_inverse(float largest) {
   return 1.0F / std::max(largest, 1e-38F);
 }
 
 /// Rounds to the nearest fp16 number, ties to even.
-float as_fp16(float x) {
+float round_to_fp16(float x) {
   if (!std::isfinite(x)) return x;  // rounding would change the bits of a NaN
   constexpr float kMinNormal = 0x1p-14F;
   if (std::abs(x) < kMinNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
@@ -70,7 +70,7 @@ float as_fp16(float x) {
 
 /// Computes the NF4 codes of a block's elements: an element's code is the number of bounds below
 /// it.
-void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
+void encode_nf4_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
   static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
   std::array<float, kQuantizedRecord> scaled;
   std::array<int32_t, kQuantizedRecord> code{};
@@ -101,57 +101,59 @@ QuantizationScales::QuantizationScales(const QuantizedFormat& format, int64_t el
     : format_(format),
       elements_(elements),
       elements_per_scale_(format.type == QuantizationType::kInt8 ? columns : format.block),
-      largest_(static_cast<size_t>(divide_up(elements, elements_per_scale_))) {}
+      max_magnitudes_(static_cast<size_t>(divide_up(elements, elements_per_scale_))) {}
 
 void QuantizationScales::add(std::span<const float> values) {
   const bool int8 = format_.type == QuantizationType::kInt8;
   for (size_t i = 0; i < values.size();) {
-    float& largest = largest_[static_cast<size_t>(index_of(added_))];
-    const int64_t left = std::min<int64_t>(elements_per_scale_ - added_ % elements_per_scale_,
-                                           static_cast<int64_t>(values.size() - i));
-    for (const float x : values.subspan(i, static_cast<size_t>(left))) {
-      const float size = std::abs(int8 ? as_fp16(x) : x);
+    float& largest = max_magnitudes_[static_cast<size_t>(index_of(added_elements_))];
+    const int64_t count =
+        std::min<int64_t>(elements_per_scale_ - added_elements_ % elements_per_scale_,
+                          static_cast<int64_t>(values.size() - i));
+    for (const float x : values.subspan(i, static_cast<size_t>(count))) {
+      const float size = std::abs(int8 ? round_to_fp16(x) : x);
       if (size > largest || std::isnan(size)) largest = size;  // a NaN is kept
     }
-    i += static_cast<size_t>(left);
-    added_ += left;
+    i += static_cast<size_t>(count);
+    added_elements_ += count;
   }
 }
 
 bool QuantizationScales::finish() {
-  require(added_ == elements_, "all elements were added");
-  if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
+  require(added_elements_ == elements_, "all elements were added");
+  if (!std::all_of(max_magnitudes_.begin(), max_magnitudes_.end(),
+                   [](float x) { return std::isfinite(x); }))
     return false;
   if (!format_.double_quantized) return true;
   static const std::array<float, 255> kBounds = bounds_between(dynamic_values());
   double sum = 0;
-  for (const float x : largest_) sum += static_cast<double>(x);
-  offset_ = static_cast<float>(sum / static_cast<double>(largest_.size()));
-  codes_.resize(largest_.size());
-  for (size_t first = 0; first < largest_.size(); first += kScalesPerScale) {
-    const size_t last = std::min(first + kScalesPerScale, largest_.size());
+  for (const float x : max_magnitudes_) sum += static_cast<double>(x);
+  offset_ = static_cast<float>(sum / static_cast<double>(max_magnitudes_.size()));
+  codes_.resize(max_magnitudes_.size());
+  for (size_t first = 0; first < max_magnitudes_.size(); first += kScalesPerScale) {
+    const size_t last = std::min(first + kScalesPerScale, max_magnitudes_.size());
     float largest = 0;
     for (size_t i = first; i < last; ++i)
-      largest = std::max(largest, std::abs(largest_[i] - offset_));
+      largest = std::max(largest, std::abs(max_magnitudes_[i] - offset_));
     scales_of_scales_.push_back(largest);
     for (size_t i = first; i < last; ++i)
-      codes_[i] = code_of((largest_[i] - offset_) * inverse(largest), kBounds);
+      codes_[i] = code_of((max_magnitudes_[i] - offset_) * safe_inverse(largest), kBounds);
   }
   return true;
 }
 
 float QuantizationScales::scale(int64_t index) const {
   const auto i = static_cast<size_t>(index);
-  if (!format_.double_quantized) return largest_[i];
+  if (!format_.double_quantized) return max_magnitudes_[i];
   return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
 }
 
-QuantizationScales scales_of(
-    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t at_once,
+QuantizationScales compute_quantization_scales(
+    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t batch_elements,
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
   QuantizationScales scales(format, tensor.elements, tensor.columns);
-  for (int64_t at = 0; at < tensor.elements; at += at_once)
-    scales.add(read(at, std::min(at + at_once, tensor.elements)));
+  for (int64_t at = 0; at < tensor.elements; at += batch_elements)
+    scales.add(read(at, std::min(at + batch_elements, tensor.elements)));
   if (scales.finish()) return scales;
   throw Error(
       ExitCode::kBadInput,
@@ -167,55 +169,57 @@ void quantize_values(const QuantizedFormat& format, const QuantizationScales& sc
   require(position % format.block == 0, "a quantized range begins on a block");
   std::array<uint8_t, kQuantizedRecord> codes;
   for (int64_t i = 0; i < count; i += format.block) {
-    const int64_t some = std::min(format.block, count - i), at = (position + i) % kQuantizedRecord;
+    const int64_t block_elements = std::min(format.block, count - i),
+                  at = (position + i) % kQuantizedRecord;
     const int64_t index = scales.index_of(element + i);
     std::byte* const record = records + (position + i) / kQuantizedRecord * format.record_bytes();
-    std::byte* const behind = record + format.scales_offset();
-    const float largest = scales.largest_[static_cast<size_t>(index)];
+    std::byte* const scale_data = record + format.scales_offset();
+    const float largest = scales.max_magnitudes_[static_cast<size_t>(index)];
     if (format.type == QuantizationType::kNf4) {
       require((element + i) % format.block == 0, "a quantized block is one of the whole tensor");
       codes.fill(7);  // zero
-      code_block(values.data() + i, some, inverse(largest), codes.data());
-      for (int64_t c = 0; c < some; c += 2)
+      encode_nf4_block(values.data() + i, block_elements, safe_inverse(largest), codes.data());
+      for (int64_t c = 0; c < block_elements; c += 2)
         record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 |
                                                       codes[static_cast<size_t>(c + 1)]);
     } else {
-      require(scales.index_of(element + i + some - 1) == index, "a quantized block lies in a row");
+      require(scales.index_of(element + i + block_elements - 1) == index,
+              "a quantized block lies in a row");
       const float steps = largest > 0 ? 127.0F / largest : 0;
-      for (int64_t c = 0; c < some; ++c)
+      for (int64_t c = 0; c < block_elements; ++c)
         record[at + c] = static_cast<std::byte>(static_cast<int8_t>(
-            std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * steps)));
+            std::nearbyint(round_to_fp16(values[static_cast<size_t>(i + c)]) * steps)));
     }
     const int64_t block = at / format.block;
     if (!format.holds_scale_codes()) {
-      write_float(behind + block * static_cast<int64_t>(sizeof(float)), scales.scale(index));
+      write_float(scale_data + block * static_cast<int64_t>(sizeof(float)), scales.scale(index));
       continue;
     }
-    behind[block] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
-    write_float(behind + kScaleOfScalesOffset,
+    scale_data[block] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
+    write_float(scale_data + kScaleOfScalesOffset,
                 scales.scales_of_scales_[static_cast<size_t>(index / kScalesPerScale)]);
-    write_float(behind + kScaleOffsetOffset, scales.offset_);
+    write_float(scale_data + kScaleOffsetOffset, scales.offset_);
   }
 }
 
-QuantizedBlock quantized_block(const QuantizedFormat& format, const std::byte* records,
-                               int64_t position) {
+QuantizedBlock find_quantized_block(const QuantizedFormat& format, const std::byte* records,
+                                    int64_t position) {
   const std::byte* const record = records + position / kQuantizedRecord * format.record_bytes();
-  const std::byte* const behind = record + format.scales_offset();
+  const std::byte* const scale_data = record + format.scales_offset();
   const int64_t at = position % kQuantizedRecord, block = at / format.block;
   const std::byte* const codes = record + (format.type == QuantizationType::kNf4 ? at / 2 : at);
   if (!format.holds_scale_codes())
-    return {codes, read_float(behind + block * static_cast<int64_t>(sizeof(float)))};
-  return {codes, dynamic_values()[static_cast<size_t>(behind[block])] *
-                         read_float(behind + kScaleOfScalesOffset) +
-                     read_float(behind + kScaleOffsetOffset)};
+    return {codes, read_float(scale_data + block * static_cast<int64_t>(sizeof(float)))};
+  return {codes, dynamic_values()[static_cast<size_t>(scale_data[block])] *
+                         read_float(scale_data + kScaleOfScalesOffset) +
+                     read_float(scale_data + kScaleOffsetOffset)};
 }
 
 void dequantize_values(const QuantizedFormat& format, const std::byte* records, int64_t position,
                        std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t at = position + static_cast<int64_t>(i), within = at % format.block;
-    const QuantizedBlock block = quantized_block(format, records, at - within);
+    const QuantizedBlock block = find_quantized_block(format, records, at - within);
     if (format.type == QuantizationType::kNf4) {
       const auto pair = static_cast<uint8_t>(block.codes[within / 2]);
       out[i] = kNf4Values[within % 2 == 0 ? pair >> 4 : pair & 15] * block.scale;

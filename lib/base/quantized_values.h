@@ -62,9 +62,9 @@ class QuantizationScales {
   QuantizedFormat format_;
   int64_t elements_;
   int64_t elements_per_scale_;
-  int64_t added_ = 0;
+  int64_t added_elements_ = 0;
   /// The largest magnitude of the elements of each scale.
-  std::vector<float> largest_;
+  std::vector<float> max_magnitudes_;
   // The members below are used with double quantization only:
   std::vector<uint8_t> codes_;
   std::vector<float> scales_of_scales_;
@@ -78,10 +78,10 @@ struct QuantizedTensor {
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// Computes the scales of a tensor, reading `at_once` elements at a time. Throws Error(kBadInput)
-/// with the tensor's name if a number is not finite.
-QuantizationScales scales_of(
-    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t at_once,
+/// Computes the scales of a tensor, reading `batch_elements` elements at a time. Throws
+/// Error(kBadInput) with the tensor's name if a number is not finite.
+QuantizationScales compute_quantization_scales(
+    const QuantizedFormat& format, const QuantizedTensor& tensor, int64_t batch_elements,
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
 /// Quantizes elements [element, element + values.size()) of the tensor as the elements from
@@ -98,8 +98,8 @@ struct QuantizedBlock {
   float scale = 0;
 };
 /// Finds the block of `format.block` elements that begins at element `position`.
-QuantizedBlock quantized_block(const QuantizedFormat& format, const std::byte* records,
-                               int64_t position);
+QuantizedBlock find_quantized_block(const QuantizedFormat& format, const std::byte* records,
+                                    int64_t position);
 
 /// Dequantizes elements: out[i] = element `position` + i, F32.
 void dequantize_values(const QuantizedFormat& format, const std::byte* records, int64_t position,

@@ -21,26 +21,26 @@ constexpr std::string_view kReplaced = ".replaced-";
 
 /// Renames a folder to a temporary name for its removal, because a half-removed folder must not be
 /// mistaken for a complete one.
-std::string rename_for_removal(FileSystem& files, const std::string& old,
+std::string rename_for_removal(FileSystem& files, const std::string& old_folder,
                                const std::string& folder) {
-  const auto leftover = leftover_of(fs::path(old).filename().string());
-  if (!leftover || !leftover->complete) return old;
-  std::string doomed = temporary_beside(folder);
-  files.rename(old, doomed);
+  const auto leftover = parse_leftover_name(fs::path(old_folder).filename().string());
+  if (!leftover || !leftover->complete) return old_folder;
+  std::string doomed = make_temporary_path(folder);
+  files.rename(old_folder, doomed);
   return doomed;
 }
 
 /// Removes a folder; logs a warning if it stays. That is not a failure: a folder of a network file
 /// system cannot be removed while any process reads a file of it. The next start tries again.
-void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
-                    std::string_view mark, const char* what) {
+void remove_or_warn(FileSystem& files, const std::string& old_folder, const std::string& folder,
+                    std::string_view marker_file, const char* what) {
   try {
-    const std::string doomed = rename_for_removal(files, old, folder);
+    const std::string doomed = rename_for_removal(files, old_folder, folder);
     std::error_code error;
     // Only the link is removed, because its target does not belong to ftrun.
     if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);
     for (const std::string& name : files.list(doomed))
-      if (name != mark) files.remove_all((fs::path(doomed) / name).string());
+      if (name != marker_file) files.remove_all((fs::path(doomed) / name).string());
     files.remove_all(doomed);
   } catch (const std::exception& exception) {
     log_warning(cat(folder, ": ", what, " could not be removed: ", as_error(exception).message()));
@@ -49,12 +49,13 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
 
 /// Syncs the folder in which a folder was replaced. If that fails, logs a warning and returns
 /// false: a power cut may then bring back what had the name before.
-bool sync_or_warn(FileSystem& files, const std::string& folder, const std::string& old) {
+bool sync_or_warn(FileSystem& files, const std::string& folder, const std::string& old_folder) {
   try {
     files.sync_folder(parent_folder(folder));
     return true;
   } catch (const Error& error) {
-    const std::string kept = old.empty() ? "" : cat("; what it replaced is kept as ", old);
+    const std::string kept =
+        old_folder.empty() ? "" : cat("; what it replaced is kept as ", old_folder);
     log_warning(
         cat(folder, ": is written, but may be lost in a power cut: ", error.message(), kept));
     return false;
@@ -69,7 +70,7 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
   if (!files.exists(parent)) return;
   for (const std::string& name : files.list(parent)) {
     const std::string path = (fs::path(parent) / name).string();
-    const auto leftover = leftover_of(name);
+    const auto leftover = parse_leftover_name(name);
     if (!leftover || !is_ours(*leftover, path)) continue;
     const std::string original = (fs::path(parent) / leftover->original).string();
     const bool is_restored = leftover->complete && !files.exists(original);
@@ -101,23 +102,25 @@ OwnedFd open_folder(const std::string& folder) {
   return OwnedFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/// Throws an error if the name has been given to another folder by another process since `before`.
-void check_same(const std::string& folder, const std::optional<FolderId>& before) {
-  if (folder_id_of(folder) == before) return;
+/// Throws an error if another process has given the name to another folder than `initial_id`.
+void check_not_replaced(const std::string& folder, const std::optional<FolderId>& initial_id) {
+  if (folder_id_of(folder) == initial_id) return;
   throw Error(
       ExitCode::kEnvironment,
-      cat(folder, ": another process ", before ? "replaced" : "wrote",
+      cat(folder, ": another process ", initial_id ? "replaced" : "wrote",
           " it while this one was writing it"),
       "check what the folder contains now; then either run the command again, which replaces it, "
       "or choose another folder");
 }
 
-/// Renames the old folder out of the way and `made` to its name; returns the old folder's new path.
-std::string move_aside(FileSystem& files, const std::string& made, const std::string& folder) {
-  const std::string aside = unique_name(folder, kReplaced);
+/// Renames the old folder out of the way and `new_folder` to its name; returns the old folder's new
+/// path.
+std::string move_aside(FileSystem& files, const std::string& new_folder,
+                       const std::string& folder) {
+  const std::string aside = make_unique_name(folder, kReplaced);
   files.rename(folder, aside);
   try {
-    files.rename(made, folder);
+    files.rename(new_folder, folder);
   } catch (const Error&) {
     try {
       files.rename(aside, folder);
@@ -135,54 +138,59 @@ std::string parent_folder(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-std::string temporary_beside(const std::string& folder) {
-  return unique_name(folder);
+std::string make_temporary_path(const std::string& folder) {
+  return make_unique_name(folder);
 }
 
-std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder) {
+std::string move_into_place(FileSystem& files, const std::string& new_folder,
+                            const std::string& folder) {
   if (files.exists(folder))
-    return files.swap_names(made, folder) ? made : move_aside(files, made, folder);
-  files.rename(made, folder);
+    return files.swap_names(new_folder, folder) ? new_folder
+                                                : move_aside(files, new_folder, folder);
+  files.rename(new_folder, folder);
   return "";
 }
 
-void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
-                    std::string_view mark, const std::optional<FolderId>& before) {
-  check_same(folder, before);
-  std::string old;
+void replace_folder(FileSystem& files, const std::string& new_folder, const std::string& folder,
+                    std::string_view marker_file, const std::optional<FolderId>& initial_id) {
+  check_not_replaced(folder, initial_id);
+  std::string old_folder;
   try {
-    if (before)
-      old = move_into_place(files, made, folder);
+    if (initial_id)
+      old_folder = move_into_place(files, new_folder, folder);
     else
-      files.rename(made, folder);  // fails if another process has made it meanwhile
+      files.rename(new_folder, folder);  // fails if another process has made it meanwhile
   } catch (const Error&) {
-    check_same(folder, before);
+    check_not_replaced(folder, initial_id);
     throw;
   }
-  if (sync_or_warn(files, folder, old)) remove_replaced(files, old, folder, mark);
+  if (sync_or_warn(files, folder, old_folder))
+    remove_replaced(files, old_folder, folder, marker_file);
 }
 
-void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
-                     std::string_view mark) {
-  if (!old.empty()) remove_or_warn(files, old, folder, mark, "was replaced; what it was before");
+void remove_replaced(FileSystem& files, const std::string& old_folder, const std::string& folder,
+                     std::string_view marker_file) {
+  if (!old_folder.empty())
+    remove_or_warn(files, old_folder, folder, marker_file, "was replaced; what it was before");
 }
 
-std::optional<LeftoverFolder> leftover_of(std::string_view name) {
-  if (auto original = origin_of_unique(name)) return LeftoverFolder{*std::move(original), false};
-  if (auto original = origin_of_unique(name, kReplaced))
+std::optional<LeftoverFolder> parse_leftover_name(std::string_view name) {
+  if (auto original = strip_unique_suffix(name)) return LeftoverFolder{*std::move(original), false};
+  if (auto original = strip_unique_suffix(name, kReplaced))
     return LeftoverFolder{*std::move(original), true};
   return std::nullopt;
 }
 
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
-                     std::string_view mark) {
+                     std::string_view marker_file) {
   bool changed = false;
   each_leftover(files, parent, is_ours,
                 [&](const std::string& path, const std::string& original, bool is_restored) {
                   if (is_restored)
                     files.rename(path, original);
                   else
-                    remove_or_warn(files, path, original, mark, "what an earlier process left");
+                    remove_or_warn(files, path, original, marker_file,
+                                   "what an earlier process left");
                   changed = true;
                 });
   if (changed) files.sync_folder(parent);

@@ -24,7 +24,7 @@ void run_in_parallel(size_t count, const std::function<void(size_t)>& work, size
     }
   };
   std::vector<std::thread> threads;
-  const size_t cores = std::min(max_threads, static_cast<size_t>(usable_cores()));
+  const size_t cores = std::min(max_threads, static_cast<size_t>(count_usable_cores()));
   try {
     for (size_t t = 1; t < std::min(cores, count); ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {

@@ -17,7 +17,7 @@ void visit_row_runs(const StoredLocation& location, int64_t from, int64_t to,
     const int64_t within = row % location.rows_together;
     const int64_t count =
         is_one_run ? to - row : std::min(to - row, location.rows_together - within);
-    visit(row, location.first + row / location.rows_together * location.stride + within, count);
+    visit(row, location.first_row + row / location.rows_together * location.stride + within, count);
     row += count;
   }
 }
@@ -32,16 +32,16 @@ std::string piece_name(const std::string& name, int64_t i) {
 }  // namespace
 
 std::vector<std::string> StoredLocation::names() const {
-  if (pieces == 0) return {name};
+  if (tensor_count == 0) return {name};
   std::vector<std::string> all;
-  for (int64_t i = 0; i < pieces; ++i) all.push_back(piece_name(name, i));
+  for (int64_t i = 0; i < tensor_count; ++i) all.push_back(piece_name(name, i));
   return all;
 }
 
 void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t end,
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit) {
-  if (location.pieces == 0) return visit(location.name, begin, end, 0);
+  if (location.tensor_count == 0) return visit(location.name, begin, end, 0);
   const int64_t elements = whole_box(location.shape).numel();
   for (int64_t at = begin; at < end;) {
     const int64_t piece = at / elements;

@@ -13,7 +13,7 @@ namespace ftrun {
 /// own name in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and
 /// perhaps transposed ([inputs, outputs]).
 ///
-/// Row r of the tensor is row `first + r / rows_together * stride + r % rows_together` of the
+/// Row r of the tensor is row `first_row + r / rows_together * stride + r % rows_together` of the
 /// stored tensor or, if it is transposed, of its transpose. The rows of a vector are its elements.
 ///
 /// Several stored tensors of one shape may hold it, too (for example a vector for each head), one
@@ -25,8 +25,8 @@ struct StoredLocation {
   std::vector<int64_t> shape;
   /// The number of stored tensors that '*' stands for, which hold the rows in order and
   /// untransposed; 0: there is a single one, whose name has no '*'.
-  int64_t pieces = 0;
-  int64_t first = 0;
+  int64_t tensor_count = 0;
+  int64_t first_row = 0;
   int64_t rows_together = 1;
   int64_t stride = 1;
   bool transposed = false;

@@ -34,15 +34,15 @@ class StreamedFile : public WritableFile {
   void close() override { file_->close(); }
 
  private:
-  std::byte* piece() const;
+  std::byte* current_piece() const;
   void submit_piece();
 
   std::unique_ptr<WritableFile> file_;
   std::span<std::byte> staging_;
   size_t piece_bytes_;
   /// The number of pieces before the one that is being filled, and the bytes in that one.
-  int64_t pieces_ = 0;
-  size_t filled_ = 0;
+  int64_t submitted_pieces_ = 0;
+  size_t filled_bytes_ = 0;
   BackgroundThread writer_;  // last: it uses the members above
 };
 

@@ -21,8 +21,8 @@ bool looks_like_number(std::string_view cell) {
                            cell.front() == '.' || cell == "inf");
 }
 
-std::vector<Column> measure(const std::vector<std::string>& headers,
-                            const std::vector<std::vector<std::string>>& rows) {
+std::vector<Column> measure_columns(const std::vector<std::string>& headers,
+                                    const std::vector<std::vector<std::string>>& rows) {
   std::vector<Column> columns(headers.size());
   for (size_t i = 0; i < headers.size(); ++i)
     columns[i] = {text_columns(headers[i]), !rows.empty()};
@@ -61,7 +61,7 @@ size_t text_columns(std::string_view text) {
 
 std::string format_table(const std::vector<std::string>& headers,
                          const std::vector<std::vector<std::string>>& rows) {
-  const std::vector<Column> columns = measure(headers, rows);
+  const std::vector<Column> columns = measure_columns(headers, rows);
   std::vector<std::string> dashes;
   for (const Column& column : columns) dashes.emplace_back(column.width, '-');
   std::string out;

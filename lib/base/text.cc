@@ -84,7 +84,7 @@ std::string number_text(double value) {
   return std::string(buffer.data(), result.ptr);
 }
 
-std::optional<double> take_number(std::string_view& text) {
+std::optional<double> consume_number(std::string_view& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || !std::isfinite(number)) return std::nullopt;
@@ -142,7 +142,7 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+std::string closest_match(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string plain = fold_spelling(word);
   const int limit = std::max(2, static_cast<int>(word.size()) / 3);
   int best = limit + 1;

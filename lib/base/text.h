@@ -18,7 +18,7 @@ std::string human_seconds(double seconds);
 std::string number_text(double value);
 /// Reads a decimal number at the beginning of a text ("2.5", "1e-3"), regardless of the locale, and
 /// removes it from the text. Returns nothing if the text does not begin with a finite number.
-std::optional<double> take_number(std::string_view& text);
+std::optional<double> consume_number(std::string_view& text);
 /// Formats one number as printf does: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
 /// Formats a number with `digits` decimals.
@@ -52,7 +52,7 @@ std::string shell_word(std::string_view text);
 int edit_distance(std::string_view a, std::string_view b);
 /// Finds the candidate nearest to `word`; "" if none is near: within as many edits as a third of
 /// the word's length, or 2 if that is more. Case, '-' and '_' are ignored.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+std::string closest_match(std::string_view word, const std::vector<std::string>& candidates);
 /// Returns the end of a message: " (did you mean \"name\"?)"; "" without a name.
 std::string did_you_mean(std::string_view name);
 

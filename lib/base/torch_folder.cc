@@ -50,44 +50,44 @@ std::vector<fs::path> list_torch_folders(const fs::path& prefix) {
 
 }  // namespace
 
-std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
-  std::vector<fs::path> places;
-  if (const auto given = search.variable(kVariable); given && !given->empty()) {
-    places.emplace_back(*given);
+std::vector<TorchFolder> list_torch_candidates(const TorchSearch& search) {
+  std::vector<fs::path> folders;
+  if (const auto given = search.env_lookup(kVariable); given && !given->empty()) {
+    folders.emplace_back(*given);
   } else {
-    places.push_back(fs::path(search.prefix) / "torch");
+    folders.push_back(fs::path(search.prefix) / "torch");
     std::vector<fs::path> environments{search.prefix};
     for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"})
-      if (const auto value = search.variable(name); value && !value->empty())
+      if (const auto value = search.env_lookup(name); value && !value->empty())
         environments.emplace_back(*value);
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
-      for (fs::path& torch : list_torch_folders(environment)) places.push_back(std::move(torch));
+      for (fs::path& torch : list_torch_folders(environment)) folders.push_back(std::move(torch));
     // Environment modules of a cluster add LibTorch's folder to this variable.
-    for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
+    for (const std::string& folder : split(search.env_lookup("LD_LIBRARY_PATH").value_or(""), ':'))
       if (const fs::path lib = folder; posix_files().exists(lib / "libtorch_cpu.so"))
-        places.push_back(lib.parent_path());
-    if (!search.built_with.empty()) places.emplace_back(search.built_with);
+        folders.push_back(lib.parent_path());
+    if (!search.build_torch.empty()) folders.emplace_back(search.build_torch);
   }
-  std::vector<TorchFolder> found;
-  for (const fs::path& place : places)
-    if (is_folder(place / "lib")) found.push_back({place.string(), version_of(place)});
-  return found;
+  std::vector<TorchFolder> candidates;
+  for (const fs::path& folder : folders)
+    if (is_folder(folder / "lib")) candidates.push_back({folder.string(), version_of(folder)});
+  return candidates;
 }
 
 std::string find_torch(const TorchSearch& search) {
-  const std::vector<TorchFolder> candidates = torch_candidates(search);
-  std::vector<std::string> others;
+  const std::vector<TorchFolder> candidates = list_torch_candidates(search);
+  std::vector<std::string> rejected;
   for (const TorchFolder& candidate : candidates) {
-    if (candidate.version == search.wanted) return candidate.folder;
-    others.push_back(
+    if (candidate.version == search.required_version) return candidate.folder;
+    rejected.push_back(
         cat(candidate.folder, candidate.version.empty() ? "" : cat(" (", candidate.version, ")")));
   }
-  const std::string release = search.wanted.substr(0, search.wanted.find('+'));
+  const std::string release = search.required_version.substr(0, search.required_version.find('+'));
   throw Error(
       ExitCode::kEnvironment,
-      cat("LibTorch ", search.wanted, ", which this ftrun was built with, was not found",
-          others.empty() ? "" : cat("; found: ", join(others, ", "))),
+      cat("LibTorch ", search.required_version, ", which this ftrun was built with, was not found",
+          rejected.empty() ? "" : cat("; found: ", join(rejected, ", "))),
       cat("run pip install torch==", release,
           " in the environment that ftrun is in or that is active, or name the torch package: ",
           kVariable, "=.../site-packages/torch"));

@@ -18,20 +18,20 @@ struct TorchFolder {
 /// it.
 struct TorchSearch {
   /// The version that this program was built with: "2.11.0+cu130".
-  std::string wanted;
+  std::string required_version;
   /// The installation's folder, which holds bin/ftrun.
   std::string prefix;
   /// The torch package of the build; "" for none.
-  std::string built_with;
+  std::string build_torch;
   /// The lookup of environment variables: the process's, or a test's.
-  EnvLookup variable;
+  EnvLookup env_lookup;
 };
 
 /// Lists the torch packages that may hold LibTorch, the first choice first, without missing ones:
 /// FTRUN_TORCH (only this one, if it is set), PREFIX/torch, those in
 /// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of /usr/local,
 /// those whose lib folder is in LD_LIBRARY_PATH, and that of the build.
-std::vector<TorchFolder> torch_candidates(const TorchSearch& search);
+std::vector<TorchFolder> list_torch_candidates(const TorchSearch& search);
 
 /// Returns the first candidate that has the wanted version. Throws an Error(kEnvironment) that
 /// lists what was found instead.

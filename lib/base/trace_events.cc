@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kPicosecondsPerMicrosecond = 1e6;
 
-std::string microseconds(int64_t picoseconds) {
+std::string microseconds_text(int64_t picoseconds) {
   return fixed_text(static_cast<double>(picoseconds) / kPicosecondsPerMicrosecond, 6);
 }
 
@@ -32,9 +32,9 @@ void TraceEvents::name_thread(int64_t process, int64_t thread, const std::string
 
 void TraceEvents::add(const TraceEvent& event) {
   add(cat(R"({"name":")", event.name, R"(","ph":"X","pid":)", event.process, R"(,"tid":)",
-          event.thread, R"(,"ts":)", microseconds(event.begin), R"(,"dur":)",
-          microseconds(event.end - event.begin), R"(,"args":{)", step_, R"("bytes":)", event.bytes,
-          "}}"));
+          event.thread, R"(,"ts":)", microseconds_text(event.begin_picoseconds), R"(,"dur":)",
+          microseconds_text(event.end_picoseconds - event.begin_picoseconds), R"(,"args":{)", step_,
+          R"("bytes":)", event.bytes, "}}"));
 }
 
 void TraceEvents::add(const std::string& events) {

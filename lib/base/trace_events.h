@@ -10,8 +10,8 @@ struct TraceEvent {
   std::string name;
   int64_t process = 0;
   int64_t thread = 0;
-  int64_t begin = 0;
-  int64_t end = 0;
+  int64_t begin_picoseconds = 0;
+  int64_t end_picoseconds = 0;
   /// Bytes that the event reads and writes.
   int64_t bytes = 0;
 };

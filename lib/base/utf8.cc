@@ -28,7 +28,7 @@ bool is_terminal_control(uint32_t character) {
 
 /// Returns whether the second byte of a character is well-formed after the first (Unicode standard,
 /// table 3-7), which excludes overlong forms, surrogates and values above U+10FFFF.
-bool may_follow(uint8_t first, uint8_t second) {
+bool is_valid_continuation(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
@@ -74,14 +74,14 @@ CodePoint first_code_point(std::string_view text) {
   const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
   uint32_t value = first & (0xFFU >> (size + 1));
   for (size_t i = 1; i < size; ++i) {
-    const bool follows = i < text.size() && may_follow(i == 1 ? first : 0, byte(i));
+    const bool follows = i < text.size() && is_valid_continuation(i == 1 ? first : 0, byte(i));
     if (!follows) return {0, i, false};
     value = (value << 6U) | (byte(i) & 0x3FU);
   }
   return {value, size, true};
 }
 
-std::optional<size_t> first_not_utf8(std::string_view text) {
+std::optional<size_t> find_invalid_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const CodePoint point = first_code_point(text.substr(at));
     if (!point.valid) return at;
@@ -90,14 +90,14 @@ std::optional<size_t> first_not_utf8(std::string_view text) {
   return std::nullopt;
 }
 
-std::string wide_encoding(std::string_view text) {
+std::string detect_wide_encoding(std::string_view text) {
   for (const WideEncoding& encoding : kWideEncodings)
     if (text.starts_with(encoding.mark) || looks_encoded_as(encoding, text)) return encoding.name;
   return "";
 }
 
 void refuse_wide_encoding(std::string_view text, const std::string& where) {
-  const std::string name = wide_encoding(text);
+  const std::string name = detect_wide_encoding(text);
   if (name.empty()) return;
   const std::string tool = cat(name.substr(0, 6), name.find("little") != name.npos ? "LE" : "BE");
   throw Error(ExitCode::kBadInput, cat(where, ": is ", name, ", expected UTF-8"),
@@ -106,14 +106,14 @@ void refuse_wide_encoding(std::string_view text, const std::string& where) {
 
 std::string escape_not_utf8(std::string_view text) {
   std::string out;
-  while (const auto bad = first_not_utf8(text)) {
+  while (const auto bad = find_invalid_utf8(text)) {
     out.append(text.substr(0, *bad)).append(escaped_bytes(text.substr(*bad, 1)));
     text.remove_prefix(*bad + 1);
   }
   return out.append(text);
 }
 
-std::string on_one_line(std::string text) {
+std::string to_one_line(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   return text;

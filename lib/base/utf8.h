@@ -20,11 +20,11 @@ struct CodePoint {
 CodePoint first_code_point(std::string_view text);
 
 /// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing if there is none.
-std::optional<size_t> first_not_utf8(std::string_view text);
+std::optional<size_t> find_invalid_utf8(std::string_view text);
 
 /// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with a byte
 /// order mark or, without one, has the form that ASCII has in that encoding; "" for any other text.
-std::string wide_encoding(std::string_view text);
+std::string detect_wide_encoding(std::string_view text);
 
 /// Throws Error(kBadInput), naming the encoding, for a text in UTF-16 or UTF-32; `where` is its
 /// file.
@@ -34,7 +34,7 @@ void refuse_wide_encoding(std::string_view text, const std::string& where);
 std::string escape_not_utf8(std::string_view text);
 
 /// Puts a text on one line: control characters, including line ends, become spaces.
-std::string on_one_line(std::string text);
+std::string to_one_line(std::string text);
 
 /// Makes a message safe for a terminal even if its values come from an untrusted file: control
 /// characters other than line ends and tabs, marks that change the direction of text, and bytes

@@ -13,10 +13,10 @@ namespace ftrun {
 /// WaitNoticeOptions specify when a long wait is reported, and by which function.
 struct WaitNoticeOptions {
   /// The time that a wait lasts before its first report, and the time between later reports.
-  std::chrono::milliseconds first = std::chrono::seconds(10);
-  std::chrono::milliseconds every = std::chrono::seconds(30);
+  std::chrono::milliseconds first_delay = std::chrono::seconds(10);
+  std::chrono::milliseconds interval = std::chrono::seconds(30);
   /// Called with the line to report; the default logs a notice.
-  std::function<void(const std::string& line)> say = log_wait;
+  std::function<void(const std::string& line)> report = log_wait;
 
   static void log_wait(const std::string& line);
 };
@@ -31,13 +31,14 @@ class WaitNotice {
 
   /// Returns whether the wait must be reported now; returns true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
-  /// Reports `what` if a report is due; `what` is called with the length of the wait so far
-  /// ("10.0s").
-  void poll(const std::function<std::string(const std::string& waited)>& what,
+  /// Reports the line that `describe_wait` returns if a report is due; it is called with the length
+  /// of the wait so far ("10.0s").
+  void poll(const std::function<std::string(const std::string& waited)>& describe_wait,
             Clock::time_point now = Clock::now());
-  /// Reports as poll() does, unless `what` returns nothing.
-  void poll_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
-               Clock::time_point now = Clock::now());
+  /// Reports as poll() does, unless `describe_wait` returns nothing.
+  void poll_if(
+      const std::function<std::optional<std::string>(const std::string& waited)>& describe_wait,
+      Clock::time_point now = Clock::now());
 
  private:
   WaitNoticeOptions options_;
@@ -49,9 +50,9 @@ class WaitNotice {
 /// reports what the wait is for.
 class WaitReporter {
  public:
-  /// Starts the reporting thread, which calls `what`.
+  /// Starts the reporting thread, which calls `describe_wait`.
   WaitReporter(WaitNoticeOptions options,
-               std::function<std::string(const std::string& waited)> what);
+               std::function<std::string(const std::string& waited)> describe_wait);
   ~WaitReporter() = default;
   WaitReporter(const WaitReporter&) = delete;
   WaitReporter& operator=(const WaitReporter&) = delete;

@@ -16,8 +16,8 @@ bool write_whole(int fd, std::string_view bytes) {
       // A terminal may report that it has room although a whole line does not fit, so each retry
       // waits a moment.
       constexpr int kMomentMs = 20;
-      pollfd wanted{fd, POLLOUT, 0};
-      ::poll(&wanted, 1, -1);
+      pollfd descriptor{fd, POLLOUT, 0};
+      ::poll(&descriptor, 1, -1);
       ::poll(nullptr, 0, kMomentMs);
     } else if (done == 0 || errno != EINTR) {
       return false;

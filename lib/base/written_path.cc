@@ -34,7 +34,7 @@ OwnedFd open_without_links(const std::string& folder) {
       static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, folder.c_str(), &how, sizeof how)));
 }
 
-OwnedFd open_start(std::string_view path) {
+OwnedFd open_first_folder(std::string_view path) {
   return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
@@ -81,7 +81,7 @@ std::string without_slashes_at_end(std::string path) {
 
 /// Lists the names in an open folder, which it closes; empty, with errno set, if they cannot be
 /// read.
-std::vector<std::string> names_in(OwnedFd folder) {
+std::vector<std::string> list_names(OwnedFd folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder.get()), ::closedir);
   if (!listing) return {};
   static_cast<void>(folder.release());
@@ -96,14 +96,14 @@ std::vector<std::string> names_in(OwnedFd folder) {
 
 int remove_entry(int folder, const std::string& name) {
   if (::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT) return 0;
-  const int why = errno;
-  if (why != EISDIR && why != EPERM) return why;
+  const int unlink_error = errno;
+  if (unlink_error != EISDIR && unlink_error != EPERM) return unlink_error;
   OwnedFd inside(::openat(folder, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!inside) return errno == ENOTDIR ? why : errno;
+  if (!inside) return errno == ENOTDIR ? unlink_error : errno;
   const int fd = inside.get();
   OwnedFd listed(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!listed) return errno;
-  for (const std::string& entry : names_in(std::move(listed)))
+  for (const std::string& entry : list_names(std::move(listed)))
     if (const int failed = remove_entry(fd, entry); failed != 0) return failed;
   return ::unlinkat(folder, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : errno;
 }
@@ -118,43 +118,43 @@ bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t u
 OwnedFd open_folder_safely(const std::string& folder) {
   const std::string path = folder.empty() ? "." : folder;
   if (OwnedFd at_once = open_without_links(path)) return at_once;
-  OwnedFd at = open_start(path);
+  OwnedFd current = open_first_folder(path);
   std::vector<std::string> names;
   push_names(path, names);
   int links = 0;
-  while (at && !names.empty()) {
+  while (current && !names.empty()) {
     const std::string name = std::move(names.back());
     names.pop_back();
     if (OwnedFd next(
-            ::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+            ::openat(current.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         next) {
-      at = std::move(next);
+      current = std::move(next);
       continue;
     }
     if (errno != ENOTDIR && errno != ELOOP) return {};
-    const std::string target = read_link_target(path, at, name);
+    const std::string target = read_link_target(path, current, name);
     if (target.empty()) return {};
     if (++links > kMaxLinks) {
       errno = ELOOP;
       return {};
     }
-    if (target.starts_with('/')) at = open_start(target);
+    if (target.starts_with('/')) current = open_first_folder(target);
     push_names(target, names);
   }
-  return at;
+  return current;
 }
 
 FolderEntry open_parent(const std::string& path) {
-  const std::string whole = without_slashes_at_end(path);
-  const size_t slash = whole.rfind('/');
+  const std::string trimmed_path = without_slashes_at_end(path);
+  const size_t slash = trimmed_path.rfind('/');
   const std::string folder = slash == std::string::npos ? "."
                              : slash == 0               ? "/"
-                                                        : whole.substr(0, slash);
-  FolderEntry found;
-  found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
-  if (found.name.empty()) found.name = ".";  // the root itself
-  found.folder = open_folder_safely(folder);
-  return found;
+                                                        : trimmed_path.substr(0, slash);
+  FolderEntry parent;
+  parent.name = slash == std::string::npos ? trimmed_path : trimmed_path.substr(slash + 1);
+  if (parent.name.empty()) parent.name = ".";  // the root itself
+  parent.folder = open_folder_safely(folder);
+  return parent;
 }
 
 OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {

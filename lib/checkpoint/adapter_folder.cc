@@ -24,7 +24,7 @@ AdapterFolder::AdapterFolder(std::string folder) : folder_(std::move(folder)) {
   file_ = std::make_unique<SafetensorsFile>(file);
 }
 
-bool AdapterFolder::holds_equal(const std::string& one, const std::string& other) const {
+bool AdapterFolder::has_equal_tensors(const std::string& one, const std::string& other) const {
   const StoredTensor &first = file_->at(one), &second = file_->at(other);
   const std::span<const std::byte> a = file_->bytes(first), b = file_->bytes(second);
   return first.dtype == second.dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());

@@ -31,7 +31,7 @@ class AdapterFolder {
   /// Finds a tensor by PEFT's name; null if there is none.
   const StoredTensor* find(const std::string& name) const { return file_->find(name); }
   /// Returns whether two tensors of the file have the same bytes.
-  bool holds_equal(const std::string& one, const std::string& other) const;
+  bool has_equal_tensors(const std::string& one, const std::string& other) const;
   /// Reads elements [begin, end) from F32, BF16 or F16.
   void read_f32(const std::string& name, int64_t begin, int64_t end, std::span<float> out) const;
 

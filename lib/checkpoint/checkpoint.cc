@@ -28,7 +28,7 @@ constexpr const char* kOtherModel =
 }
 
 std::string state_text(const std::string& tensor, const std::string& kind) {
-  return cat("tensor \"", printable(tensor), "\" (", printable(kind), ")");
+  return cat("tensor \"", printable_text(tensor), "\" (", printable_text(kind), ")");
 }
 
 std::string missing_text(const std::string& folder, const std::string& tensor,
@@ -37,21 +37,21 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              element, " is in no file");
 }
 
-/// Returns whether a stored state may be read as `wanted`: in its own dtype or, for weight dtypes,
+/// Returns whether a stored state may be read as `to`: in its own dtype or, for weight dtypes,
 /// converted to F32 or BF16, which only changes its rounding.
-bool can_become(DType stored, DType wanted) {
-  return stored == wanted ||
-         (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
+bool can_convert(DType from, DType to) {
+  return from == to || (is_weight_dtype(from) && (to == DType::kF32 || to == DType::kBF16));
 }
 
-void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, int64_t count) {
+void copy_as(DType stored_dtype, const std::byte* from, DType out_dtype, std::byte* to,
+             int64_t count) {
   const auto elements = static_cast<size_t>(count);
-  if (stored == wanted)
-    std::memcpy(to, from, elements * static_cast<size_t>(dtype_bytes(stored)));
-  else if (wanted == DType::kF32)
-    convert_to_f32(stored, from, {reinterpret_cast<float*>(to), elements});
+  if (stored_dtype == out_dtype)
+    std::memcpy(to, from, elements * static_cast<size_t>(dtype_bytes(stored_dtype)));
+  else if (out_dtype == DType::kF32)
+    convert_to_f32(stored_dtype, from, {reinterpret_cast<float*>(to), elements});
   else
-    convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
+    convert_to_bf16(stored_dtype, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
 /// The maximum number of bytes of a mapped file that are touched between two releases, because
@@ -81,16 +81,16 @@ class TensorRead {
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
 
-  /// Copies the next elements, converted to `wanted`.
-  void copy(int64_t from, int64_t count, DType wanted, std::byte* out) {
+  /// Copies the next elements, converted to `out_dtype`.
+  void copy(int64_t from, int64_t count, DType out_dtype, std::byte* out) {
     while (count > 0) {
       const int64_t piece = std::min(count, kCachedBytes / size_);
       if (hashes_) hash_before(from + piece);
       touch(from, from + piece);
-      copy_as(info_.dtype, bytes(from), wanted, out, piece);
+      copy_as(info_.dtype, bytes(from), out_dtype, out, piece);
       from += piece;
       count -= piece;
-      out += piece * dtype_bytes(wanted);
+      out += piece * dtype_bytes(out_dtype);
     }
   }
 
@@ -151,7 +151,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kCheckpointFile).string();
   if (!fs::exists(path, error))
     refuse(cat(folder, ": has no checkpoint.json, so it is not a complete checkpoint"));
-  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kMaxManifestBytes), path);
+  return parse_manifest(read_file(confined_path(folder, kCheckpointFile), kMaxManifestBytes), path);
 }
 
 }  // namespace
@@ -168,42 +168,43 @@ Checkpoint::Checkpoint(std::string folder)
 }
 
 void Checkpoint::add_states() {
-  struct FoundState {
+  struct ListedState {
     StateInfo info;
     size_t file;
     std::vector<StoredBox> boxes;
   };
-  std::map<std::pair<std::string, std::string>, FoundState> all;
+  std::map<std::pair<std::string, std::string>, ListedState> states_by_name;
   for (size_t i = 0; i < manifest_.files.size(); ++i)
     for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
       const StateSliceRecord& slice = manifest_.files[i].slices[j];
       const StateInfo info{slice.tensor, slice.kind, slice.dtype, slice.tensor_shape};
-      FoundState& found =
-          all.try_emplace({slice.tensor, slice.kind}, FoundState{info, i, {}}).first->second;
-      if (slice.dtype != found.info.dtype || slice.tensor_shape != found.info.shape)
+      ListedState& state =
+          states_by_name.try_emplace({slice.tensor, slice.kind}, ListedState{info, i, {}})
+              .first->second;
+      if (slice.dtype != state.info.dtype || slice.tensor_shape != state.info.shape)
         refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
-                   ": ", manifest_.files[i].file, " and ", manifest_.files[found.file].file,
+                   ": ", manifest_.files[i].file, " and ", manifest_.files[state.file].file,
                    " disagree about its dtype or shape"));
-      found.boxes.push_back({slice.box, i, j});
+      state.boxes.push_back({slice.box, i, j});
     }
-  for (auto& [key, found] : all) {
+  for (auto& [key, state] : states_by_name) {
     StoredBoxes boxes(
         cat(checkpoint_manifest_path(folder_), ": ", state_text(key.first, key.second)),
-        found.info.shape, std::move(found.boxes));
-    states_.emplace(key, StateLocation{std::move(found.info), std::move(boxes), found.file});
+        state.info.shape, std::move(state.boxes));
+    states_.emplace(key, StateLocation{std::move(state.info), std::move(boxes), state.file});
   }
 }
 
 std::vector<StateInfo> Checkpoint::states() const {
-  std::vector<StateInfo> all;
-  for (const auto& [key, state] : states_) all.push_back(state.info);
-  return all;
+  std::vector<StateInfo> infos;
+  for (const auto& [key, state] : states_) infos.push_back(state.info);
+  return infos;
 }
 
 void Checkpoint::check_complete() const {
   for (const auto& [key, state] : states_) {
-    const auto missing =
-        state.boxes.cover(whole_box(state.info.shape), [](const StoredBox&, const Box&) {});
+    const auto missing = state.boxes.visit_covering_parts(whole_box(state.info.shape),
+                                                          [](const StoredBox&, const Box&) {});
     if (missing) refuse(missing_text(folder_, key.first, key.second, *missing));
   }
 }
@@ -211,27 +212,30 @@ void Checkpoint::check_complete() const {
 std::vector<StateDtypeChange> Checkpoint::check_states(
     const std::vector<StateInfo>& expected) const {
   const std::string path = checkpoint_manifest_path(folder_);
-  std::map<std::pair<std::string, std::string>, StateInfo> found;
+  std::map<std::pair<std::string, std::string>, StateInfo> stored_states;
   std::map<std::pair<DType, DType>, std::set<std::string>> converted;
-  for (StateInfo& state : states()) found[{state.tensor, state.kind}] = state;
-  for (const StateInfo& wanted : expected) {
-    const std::string subject = cat(path, ": ", state_text(wanted.tensor, wanted.kind));
-    const auto at = found.find({wanted.tensor, wanted.kind});
-    if (at == found.end()) refuse(cat(subject, " is not in the checkpoint"), kOtherModel);
-    if (at->second.shape != wanted.shape)
-      refuse(cat(subject, " has shape ", shape_text(at->second.shape), ", the run needs ",
-                 shape_text(wanted.shape)),
+  for (StateInfo& state : states()) stored_states[{state.tensor, state.kind}] = state;
+  for (const StateInfo& expected_state : expected) {
+    const std::string subject =
+        cat(path, ": ", state_text(expected_state.tensor, expected_state.kind));
+    const auto stored = stored_states.find({expected_state.tensor, expected_state.kind});
+    if (stored == stored_states.end())
+      refuse(cat(subject, " is not in the checkpoint"), kOtherModel);
+    if (stored->second.shape != expected_state.shape)
+      refuse(cat(subject, " has shape ", shape_text(stored->second.shape), ", the run needs ",
+                 shape_text(expected_state.shape)),
              kOtherModel);
-    if (!can_become(at->second.dtype, wanted.dtype))
-      refuse(cat(subject, " is ", dtype_name(at->second.dtype), ", the run needs ",
-                 dtype_name(wanted.dtype)),
+    if (!can_convert(stored->second.dtype, expected_state.dtype))
+      refuse(cat(subject, " is ", dtype_name(stored->second.dtype), ", the run needs ",
+                 dtype_name(expected_state.dtype)),
              kOtherModel);
-    if (at->second.dtype != wanted.dtype)
-      converted[{at->second.dtype, wanted.dtype}].insert(wanted.kind);
-    found.erase(at);
+    if (stored->second.dtype != expected_state.dtype)
+      converted[{stored->second.dtype, expected_state.dtype}].insert(expected_state.kind);
+    stored_states.erase(stored);
   }
-  if (!found.empty())
-    refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
+  if (!stored_states.empty())
+    refuse(cat(path, ": ",
+               state_text(stored_states.begin()->second.tensor, stored_states.begin()->second.kind),
                " is in the checkpoint, but the run has no such state"),
            kOtherModel);
   std::vector<StateDtypeChange> conversions;
@@ -263,10 +267,10 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   for (const StateSliceRecord& slice : rank.slices) {
     const StoredTensor* info = file.find(slice.entry);
     if (info == nullptr)
-      refuse(
-          cat(file.path(), ": lacks \"", printable(slice.entry), "\", which the manifest lists"));
+      refuse(cat(file.path(), ": lacks \"", printable_text(slice.entry),
+                 "\", which the manifest lists"));
     if (info->dtype != slice.dtype || info->shape != slice.entry_shape)
-      refuse(cat(file.path(), ": \"", printable(info->name),
+      refuse(cat(file.path(), ": \"", printable_text(info->name),
                  "\" has another dtype or shape than the manifest says"));
   }
   if (file.tensors().size() != rank.slices.size())
@@ -274,13 +278,13 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
                rank.slices.size()));
 }
 
-void Checkpoint::verify(size_t i, size_t j, uint64_t found) {
+void Checkpoint::verify_checksum(size_t i, size_t j, uint64_t checksum) {
   const StateSliceRecord& slice = manifest_.files[i].slices[j];
-  verified_[i][j] = found == slice.xxh3;
+  verified_[i][j] = checksum == slice.xxh3;
   if (verified_[i][j]) return;
   const std::string part = part_text(slice);
   refuse(cat(open(i).path(), ": ", state_text(slice.tensor, slice.kind),
-             part.empty() ? "" : ", elements ", part, ": the checksum is ", hex64(found),
+             part.empty() ? "" : ", elements ", part, ": the checksum is ", hex64(checksum),
              ", the manifest says ", hex64(slice.xxh3)));
 }
 
@@ -289,18 +293,18 @@ void Checkpoint::verify_file(size_t i) {
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
     // Slices follow one another in the file, so each reads ahead into the next ones.
-    verify(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
+    verify_checksum(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
   }
 }
 
 const Checkpoint::StateLocation& Checkpoint::location_of(const StateSlice& slice) const {
-  const auto found = states_.find({slice.tensor, slice.kind});
-  if (found == states_.end())
+  const auto state = states_.find({slice.tensor, slice.kind});
+  if (state == states_.end())
     refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
                " is not in the checkpoint"),
            kOtherModel);
-  check_matches(slice, found->second);
-  return found->second;
+  check_matches(slice, state->second);
+  return state->second;
 }
 
 void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& state) const {
@@ -311,7 +315,7 @@ void Checkpoint::check_matches(const StateSlice& slice, const StateLocation& sta
     refuse(cat(subject, " has shape ", shape_text(stored.shape), ", the run needs ",
                shape_text(slice.tensor_shape)),
            kOtherModel);
-  if (!can_become(stored.dtype, slice.dtype))
+  if (!can_convert(stored.dtype, slice.dtype))
     refuse(
         cat(subject, " is ", dtype_name(stored.dtype), ", the run needs ", dtype_name(slice.dtype)),
         kOtherModel);
@@ -328,9 +332,9 @@ void Checkpoint::read(const StateSlice& slice) {
     visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
       tensor.copy(from, count, slice.dtype, out + to * size);
     });
-    if (!is_verified) verify(stored.file, stored.slice, tensor.checksum());
+    if (!is_verified) verify_checksum(stored.file, stored.slice, tensor.checksum());
   };
-  const auto missing = location_of(slice).boxes.cover(slice.box, copy);
+  const auto missing = location_of(slice).boxes.visit_covering_parts(slice.box, copy);
   if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));
 }
 

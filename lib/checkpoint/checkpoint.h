@@ -25,8 +25,8 @@ struct StateInfo {
 
 /// StateDtypeChange lists states that a run keeps in another precision than the checkpoint.
 struct StateDtypeChange {
-  DType stored = DType::kF32;
-  DType wanted = DType::kF32;
+  DType stored_dtype = DType::kF32;
+  DType run_dtype = DType::kF32;
   /// The kinds of these states, sorted: "exp_avg", "exp_avg_sq", "param".
   std::vector<std::string> kinds;
 };
@@ -78,8 +78,8 @@ class Checkpoint {
   void add_states();
   const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  /// Throws Error(kBadInput) if the checksum of a slice is not `found`.
-  void verify(size_t file, size_t slice, uint64_t found);
+  /// Throws Error(kBadInput) if the checksum of a slice is not `checksum`.
+  void verify_checksum(size_t file, size_t slice, uint64_t checksum);
   const StateLocation& location_of(const StateSlice& slice) const;
   void check_matches(const StateSlice& slice, const StateLocation& state) const;
 

@@ -15,7 +15,7 @@ std::string outcome_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::string outcome_of(const std::function<std::string()>& work) {
+std::string run_and_encode(const std::function<std::string()>& work) {
   try {
     return outcome_text({{"result", work()}});
   } catch (const std::exception& exception) {
@@ -42,7 +42,7 @@ void throw_if_failed(const json& outcome, const std::string& what, const Checkpo
 
 std::vector<std::string> run_on_all_ranks(const CheckpointGroup& group, const std::string& what,
                                           const std::function<std::string()>& work) {
-  const std::vector<std::string> texts = group.all_gather(outcome_of(work));
+  const std::vector<std::string> texts = group.all_gather(run_and_encode(work));
   if (texts.size() != static_cast<size_t>(group.world_size))
     bug(cat("a gather over ", group.world_size, " ranks gave ", texts.size(), " texts"));
   std::vector<std::string> results;

@@ -35,7 +35,7 @@ json slice_json(const StateSliceRecord& slice) {
           {"xxh3", hex64(slice.xxh3)}};
 }
 
-std::vector<int64_t> sizes_from(const json& value, const char* key, const std::string& where) {
+std::vector<int64_t> parse_sizes(const json& value, const char* key, const std::string& where) {
   std::vector<int64_t> sizes;
   for (const json& size : json_array(value, key, where)) {
     const bool fits = size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX;
@@ -48,8 +48,8 @@ std::vector<int64_t> sizes_from(const json& value, const char* key, const std::s
   return sizes;
 }
 
-Box box_from(const json& value, const std::vector<int64_t>& shape, const std::string& where) {
-  const Box box{sizes_from(value, "offset", where), sizes_from(value, "extent", where)};
+Box parse_box(const json& value, const std::vector<int64_t>& shape, const std::string& where) {
+  const Box box{parse_sizes(value, "offset", where), parse_sizes(value, "extent", where)};
   for (const auto& [key, sizes] : {std::pair("offset", &box.offset), {"extent", &box.extent}})
     if (sizes->size() != shape.size())
       refuse_manifest(cat(where, ": field \"", key, "\" has ",
@@ -69,21 +69,21 @@ std::string whole_name(const StateSliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-StateSliceRecord slice_from(const json& value, const std::string& file_where) {
+StateSliceRecord parse_slice(const json& value, const std::string& file_where) {
   StateSliceRecord slice;
   slice.tensor = json_text(value, "tensor", file_where);
-  const std::string where = cat(file_where, ": tensor \"", printable(slice.tensor), "\"");
+  const std::string where = cat(file_where, ": tensor \"", printable_text(slice.tensor), "\"");
   slice.kind = json_text(value, "kind", where);
   const std::string dtype = json_text(value, "dtype", where);
   if (!dtype_from_name(dtype))
-    refuse_manifest(cat(where, ": dtype \"", printable(dtype), "\" is unknown"));
+    refuse_manifest(cat(where, ": dtype \"", printable_text(dtype), "\" is unknown"));
   slice.dtype = *dtype_from_name(dtype);
-  slice.tensor_shape = sizes_from(value, "shape", where);
+  slice.tensor_shape = parse_sizes(value, "shape", where);
   checked_elements(slice.tensor_shape, where + ": shape");
   slice = slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape,
-                       box_from(value, slice.tensor_shape, where));
+                       parse_box(value, slice.tensor_shape, where));
   if (slice.tensor.empty() || slice.kind.empty() || !tensor_name_problem(slice.entry).empty())
-    refuse_manifest(cat(where, ": the name or its kind \"", printable(slice.kind),
+    refuse_manifest(cat(where, ": the name or its kind \"", printable_text(slice.kind),
                         "\" is empty, too long, a path, or holds a control character"));
   slice.xxh3 = json_hash(value, "xxh3", where);
   return slice;
@@ -110,7 +110,7 @@ std::string record_lines(const RankRecord& record) {
   return text + "\n ]}";
 }
 
-RankRecord record_from(const json& value, const std::string& where) {
+RankRecord parse_record(const json& value, const std::string& where) {
   RankRecord record;
   const int64_t rank = json_int(value, "rank", where);
   if (rank > 1'000'000) refuse_manifest(cat(where, ": rank ", rank, " is too large"));
@@ -118,7 +118,7 @@ RankRecord record_from(const json& value, const std::string& where) {
   record.file = json_text(value, "file", where);
   if (record.file != rank_file_name(record.rank))
     refuse_manifest(cat(where, ": the file of rank ", rank, " must be ",
-                        rank_file_name(record.rank), ", found ", printable(record.file)));
+                        rank_file_name(record.rank), ", found ", printable_text(record.file)));
   const std::string file_where = cat(where, ": ", record.file);
   record.bytes = json_int(value, "bytes", file_where);
   record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
@@ -126,10 +126,10 @@ RankRecord record_from(const json& value, const std::string& where) {
   if (value.contains("read_back")) record.read_back = json_text(value, "read_back", file_where);
   std::set<std::string> entries;
   for (const json& item : json_array(value, "slices", file_where)) {
-    record.slices.push_back(slice_from(item, file_where));
+    record.slices.push_back(parse_slice(item, file_where));
     const std::string& name = record.slices.back().entry;
     if (!entries.insert(name).second)
-      refuse_manifest(cat(file_where, ": slice \"", printable(name), "\" appears twice"));
+      refuse_manifest(cat(file_where, ": slice \"", printable_text(name), "\" appears twice"));
   }
   return record;
 }
@@ -160,7 +160,7 @@ json meta_json(const CheckpointMeta& meta) {
   return value;
 }
 
-std::optional<LossScalerState> scaler_from(const json& meta, const std::string& where) {
+std::optional<LossScalerState> parse_scaler(const json& meta, const std::string& where) {
   if (meta.contains("loss_scaler") && meta["loss_scaler"].is_null()) return std::nullopt;
   const json& value = json_object(meta, "loss_scaler", where);
   LossScalerState scaler;
@@ -171,7 +171,7 @@ std::optional<LossScalerState> scaler_from(const json& meta, const std::string& 
   return scaler;
 }
 
-CheckpointMeta meta_from(const json& value, const std::string& where) {
+CheckpointMeta parse_meta(const json& value, const std::string& where) {
   CheckpointMeta meta;
   meta.ftrun_version = json_text(value, "ftrun_version", where);
   meta.step = json_int(value, "step", where);
@@ -182,7 +182,7 @@ CheckpointMeta meta_from(const json& value, const std::string& where) {
   const json& scheduler = json_object(value, "scheduler", where);
   for (const auto& [name, unused] : scheduler.items())
     meta.scheduler[name] = json_number(scheduler, name.c_str(), where);
-  meta.loss_scaler = scaler_from(value, where);
+  meta.loss_scaler = parse_scaler(value, where);
   meta.data_fingerprint = json_text(value, "data_fingerprint", where);
   meta.model_fingerprint = json_text(value, "model_fingerprint", where);
   meta.config_hash = json_text(value, "config_hash", where);
@@ -195,16 +195,17 @@ CheckpointMeta meta_from(const json& value, const std::string& where) {
   return meta;
 }
 
-std::string_view verified_rest(std::string_view text, const std::string& path) {
+std::string_view verify_content_checksum(std::string_view text, const std::string& path) {
   if (!text.starts_with(kOpening) || text.size() < kOpening.size() + kHashDigits)
     refuse_manifest(cat(path, ": does not begin as a checkpoint manifest"));
   const std::string_view recorded = text.substr(kOpening.size(), kHashDigits);
-  const std::string_view rest = text.substr(kOpening.size() + kHashDigits);
-  const std::string found = hex64(xxh3(rest.data(), rest.size()));
-  if (found != recorded)
-    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", printable(recorded),
+  const std::string_view content = text.substr(kOpening.size() + kHashDigits);
+  const std::string computed = hex64(xxh3(content.data(), content.size()));
+  if (computed != recorded)
+    refuse_manifest(cat(path, ": its checksum is ", computed, ", it says ",
+                        printable_text(recorded),
                         ": the manifest was changed or damaged after it was written"));
-  return rest;
+  return content;
 }
 
 std::string format_name(const char* format, int64_t number) {
@@ -241,8 +242,8 @@ std::string rank_record_text(const RankRecord& record) {
   return record_lines(record);
 }
 
-RankRecord rank_record_from(std::string_view text, const std::string& where) {
-  return record_from(parse_json_strict(text, where), where);
+RankRecord parse_rank_record(std::string_view text, const std::string& where) {
+  return parse_record(parse_json_strict(text, where), where);
 }
 
 std::string manifest_text(const CheckpointManifest& manifest) {
@@ -257,8 +258,8 @@ std::string manifest_text(const CheckpointManifest& manifest) {
   return cat(kOpening, hex64(xxh3(rest.data(), rest.size())), rest);
 }
 
-CheckpointManifest manifest_from(std::string_view text, const std::string& path) {
-  verified_rest(text, path);
+CheckpointManifest parse_manifest(std::string_view text, const std::string& path) {
+  verify_content_checksum(text, path);
   const json value = parse_json_strict(text, path);
   const int64_t format = json_int(value, "format", path);
   if (format != kCheckpointFormat)
@@ -269,9 +270,9 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
   CheckpointManifest manifest;
   manifest.format = static_cast<int>(format);
   manifest.serial = json_int(value, "serial", path);
-  manifest.meta = meta_from(json_object(value, "meta", path), path);
+  manifest.meta = parse_meta(json_object(value, "meta", path), path);
   for (const json& item : json_array(value, "files", path))
-    manifest.files.push_back(record_from(item, path));
+    manifest.files.push_back(parse_record(item, path));
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].rank != static_cast<int>(i))
       refuse_manifest(

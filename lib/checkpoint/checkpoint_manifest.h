@@ -140,12 +140,12 @@ struct CheckpointManifest {
 
 std::string rank_record_text(const RankRecord& record);
 /// Reads a record from its text. The message of its Error(kBadInput) begins with `where`.
-RankRecord rank_record_from(std::string_view text, const std::string& where);
+RankRecord parse_rank_record(std::string_view text, const std::string& where);
 
 /// Returns the text of checkpoint.json. The text begins with a checksum of the rest.
 std::string manifest_text(const CheckpointManifest& manifest);
 /// Verifies the checksum, then every field. The message of its Error(kBadInput) begins with `path`.
-CheckpointManifest manifest_from(std::string_view text, const std::string& path);
+CheckpointManifest parse_manifest(std::string_view text, const std::string& path);
 
 /// Returns the name of a step's folder: "step-00000100".
 std::string step_folder_name(int64_t step);

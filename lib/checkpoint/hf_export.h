@@ -37,7 +37,7 @@ struct ExportOptions {
   /// config_json is that config itself.
   std::string decoder_key;
   /// Tensors of the source folder that are written unchanged, with dtype and shape.
-  std::vector<TensorSpec> kept;
+  std::vector<TensorSpec> kept_tensors;
   /// Metadata of the weight files, in addition to "format".
   std::map<std::string, std::string> metadata;
   /// The dtype of the weights: kF32, kBF16 or kF16.

@@ -53,21 +53,22 @@ std::optional<LossScalerState> scaler_of(const nlohmann::json& import, const std
 
 }  // namespace
 
-ImportRecord import_record_from(const std::string& text, const std::string& where) {
+ImportRecord parse_import_record(const std::string& text, const std::string& where) {
   const nlohmann::json record = parse_json_strict(text, where);
   if (!record.is_object()) refuse_import(cat(where, ": is not an object"));
-  ImportRecord found{json_text(record, "source", where), {}, texts_of(record, "unknown", where)};
+  ImportRecord import_record{
+      json_text(record, "source", where), {}, texts_of(record, "unknown", where)};
   for (const auto& [key, value] : json_object(record, "known", where).items())
-    found.known.emplace_back(key, value.dump());
-  return found;
+    import_record.known_settings.emplace_back(key, value.dump());
+  return import_record;
 }
 
-bool is_import(const std::string& folder) {
+bool is_import_folder(const std::string& folder) {
   return posix_files().exists((fs::path(folder) / kImportFile).string());
 }
 
 ImportedState::ImportedState(std::string folder) : folder_(std::move(folder)) {
-  if (!is_import(folder_))
+  if (!is_import_folder(folder_))
     throw Error(ExitCode::kBadInput, cat(folder_, ": holds no ", kImportFile),
                 "give a folder that scripts/import_checkpoint.py wrote");
   const std::vector<std::string> names = check_complete_output(posix_files(), folder_);
@@ -91,7 +92,7 @@ void ImportedState::read_import_json() {
         import.contains(key) ? nlohmann::ordered_json(import[key]) : nlohmann::ordered_json();
   const std::string text =
       record.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  record_ = import_record_from(text, path);
+  record_ = parse_import_record(text, path);
   model_ = json_text(import, "model", path);
   meta_.extra[kImportRecord] = text;
   meta_.step = json_int(import, "step", path);
@@ -114,13 +115,13 @@ void ImportedState::add_file(const std::string& name) {
         dot == std::string_view::npos ? std::string_view() : full.substr(dot + 1);
     if (dot == 0 ||
         std::find(kImportedKinds.begin(), kImportedKinds.end(), kind) == kImportedKinds.end())
-      refuse_import(cat(file.path(), ": tensor \"", printable(full),
+      refuse_import(cat(file.path(), ": tensor \"", printable_text(full),
                         "\" is not named TENSOR.param, TENSOR.exp_avg or TENSOR.exp_avg_sq"));
     if (entry.dtype != DType::kF32)
-      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ",
+      refuse_import(cat(file.path(), ": tensor \"", printable_text(full), "\" is ",
                         dtype_name(entry.dtype), ", expected F32"));
     if (entry.shape.size() > kMaxStateDimensions || entry.elements == 0)
-      refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" has shape ",
+      refuse_import(cat(file.path(), ": tensor \"", printable_text(full), "\" has shape ",
                         shape_text(entry.shape), "; expected at least 1 element in at most ",
                         kMaxStateDimensions, " dimensions"));
     states_.push_back({std::string(full.substr(0, dot)), std::string(kind), files_.size() - 1});
@@ -134,24 +135,25 @@ void ImportedState::check_all_kinds() const {
     const std::vector<int64_t>& shape =
         files_[state.file].at(cat(state.tensor, ".", state.kind)).shape;
     if (!kinds[state.tensor].insert(state.kind).second)
-      refuse_import(cat(folder_, ": ", printable(state.tensor), ".", state.kind, " occurs twice"));
+      refuse_import(
+          cat(folder_, ": ", printable_text(state.tensor), ".", state.kind, " occurs twice"));
     if (shapes.try_emplace(state.tensor, shape).first->second != shape)
       refuse_import(
-          cat(folder_, ": the states of ", printable(state.tensor), " have different shapes"));
+          cat(folder_, ": the states of ", printable_text(state.tensor), " have different shapes"));
   }
   if (kinds.empty()) refuse_import(cat(folder_, ": holds no tensors"));
   for (const auto& [tensor, found] : kinds)
     for (const std::string_view kind : kImportedKinds)
       if (!found.contains(std::string(kind)))
-        refuse_import(cat(folder_, ": ", printable(tensor), ".", kind, " is missing"));
+        refuse_import(cat(folder_, ": ", printable_text(tensor), ".", kind, " is missing"));
 }
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> ImportedState::tensors() const {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> all;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   for (const StateInFile& state : states_)
     if (state.kind == "param")
-      all.emplace_back(state.tensor, files_[state.file].at(cat(state.tensor, ".param")).shape);
-  return all;
+      tensors.emplace_back(state.tensor, files_[state.file].at(cat(state.tensor, ".param")).shape);
+  return tensors;
 }
 
 int64_t ImportedState::bytes() const {
@@ -161,7 +163,7 @@ int64_t ImportedState::bytes() const {
 }
 
 std::vector<StateSlice> ImportedState::slices() const {
-  std::vector<StateSlice> all;
+  std::vector<StateSlice> slices;
   for (const StateInFile& state : states_) {
     const SafetensorsFile& file = files_[state.file];
     const StoredTensor& entry = file.at(cat(state.tensor, ".", state.kind));
@@ -175,9 +177,9 @@ std::vector<StateSlice> ImportedState::slices() const {
       // read.
       file.release(entry, 0, last);
     };
-    all.push_back(std::move(slice));
+    slices.push_back(std::move(slice));
   }
-  return all;
+  return slices;
 }
 
 }  // namespace ftrun

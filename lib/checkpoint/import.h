@@ -25,16 +25,16 @@ struct ImportRecord {
   std::string source;
   /// The settings of that run by their names in a config ("train_batch_size"), with their values as
   /// JSON.
-  std::vector<std::pair<std::string, std::string>> known;
+  std::vector<std::pair<std::string, std::string>> known_settings;
   /// The settings that the checkpoint did not contain ("tokens", "seed", ...).
-  std::vector<std::string> unknown;
+  std::vector<std::string> unknown_settings;
 };
 
 /// Reads a record from JSON. The message of its Error(kBadInput) begins with `where`.
-ImportRecord import_record_from(const std::string& text, const std::string& where);
+ImportRecord parse_import_record(const std::string& text, const std::string& where);
 
 /// Returns whether a folder holds an import.json.
-bool is_import(const std::string& folder);
+bool is_import_folder(const std::string& folder);
 
 class ImportedState {
  public:

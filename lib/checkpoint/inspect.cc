@@ -39,7 +39,7 @@ void check_folder(const std::string& folder) {
   throw Error(ExitCode::kBadInput, cat(folder, ": holds no checkpoint"), remedy);
 }
 
-std::vector<std::string> step_problems(const std::string& folder) {
+std::vector<std::string> list_step_problems(const std::string& folder) {
   std::vector<std::string> problems;
   try {
     Checkpoint checkpoint(folder);
@@ -62,7 +62,7 @@ std::vector<std::string> step_problems(const std::string& folder) {
   return problems;
 }
 
-std::vector<std::string> latest_problems(const std::string& root) {
+std::vector<std::string> list_latest_problems(const std::string& root) {
   const std::string path = (fs::path(root) / kLatestFile).string();
   const auto entries = list_checkpoints(root);
   std::error_code error;
@@ -72,7 +72,8 @@ std::vector<std::string> latest_problems(const std::string& root) {
   const std::string newest = fs::path(entries.front().folder).filename().string();
   const std::string recorded = read_file(path);
   if (recorded == newest) return {};
-  return {cat(path, ": names \"", printable(recorded), "\", the newest checkpoint is ", newest)};
+  return {
+      cat(path, ": names \"", printable_text(recorded), "\", the newest checkpoint is ", newest)};
 }
 
 /// Formats two columns, the first as wide as its longest text.
@@ -113,15 +114,15 @@ void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
 using NamedValues = FolderDescription::NamedValues;
 
 void add_import_rows(const ImportRecord& record, NamedValues& rows) {
-  rows.emplace_back("imported from", printable(record.source));
-  if (!record.unknown.empty())
-    rows.emplace_back("not known", printable(join(record.unknown, ", ")));
-  for (const auto& [name, value] : record.known)
-    rows.emplace_back(cat("had ", printable(name)), printable(value));
+  rows.emplace_back("imported from", printable_text(record.source));
+  if (!record.unknown_settings.empty())
+    rows.emplace_back("not known", printable_text(join(record.unknown_settings, ", ")));
+  for (const auto& [name, value] : record.known_settings)
+    rows.emplace_back(cat("had ", printable_text(name)), printable_text(value));
 }
 
 std::string value_text(const nlohmann::json& value) {
-  return printable(value.is_string() ? value.get<std::string>() : value.dump());
+  return printable_text(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
 /// Adds a row for each of `keys` that has a value in `object`.
@@ -160,8 +161,8 @@ FolderDescription describe_step(const std::string& folder) {
   for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
   std::vector<std::pair<std::string, std::string>> rows{
       {"checkpoint", folder},
-      {"written by",
-       cat("ftrun ", printable(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
+      {"written by", cat("ftrun ", printable_text(meta.ftrun_version), ", format ",
+                         checkpoint.manifest().format)},
       {"step", step_text(meta)},
       {"seen", cat(human_count(meta.samples), " sequences, ", human_count(meta.tokens), " tokens")},
       {"seed", std::to_string(meta.seed)},
@@ -170,20 +171,21 @@ FolderDescription describe_step(const std::string& folder) {
   std::map<std::string, Amount> kinds;
   for (const StateInfo& state : checkpoint.states())
     add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
-  for (const auto& [name, amount] : kinds) rows.emplace_back(printable(name), amount_text(amount));
+  for (const auto& [name, amount] : kinds)
+    rows.emplace_back(printable_text(name), amount_text(amount));
   if (const auto config = meta.extra.find(kConfigRecord); config != meta.extra.end())
     add_adapter_rows(config->second, checkpoint_manifest_path(folder) + ": \"config\"", rows);
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
-    rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
+    rows.emplace_back(cat("scheduler ", printable_text(name)), number_text(value));
   if (const auto record = meta.extra.find(kImportRecord); record != meta.extra.end())
-    add_import_rows(import_record_from(record->second,
-                                       checkpoint_manifest_path(folder) + ": \"imported\""),
-                    rows);
+    add_import_rows(
+        parse_import_record(record->second, checkpoint_manifest_path(folder) + ": \"imported\""),
+        rows);
   return {rows};
 }
 
-FolderDescription describe_root(const std::string& root) {
+FolderDescription describe_checkpoints_folder(const std::string& root) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const CheckpointEntry& entry : list_checkpoints(root)) {
     const std::string name = fs::path(entry.folder).filename().string();
@@ -221,10 +223,10 @@ void add_config_rows(const ModelFolder& model,
 
 std::vector<std::string> verify_checkpoint(const std::string& folder) {
   check_folder(folder);
-  if (is_step_folder(folder)) return step_problems(folder);
-  std::vector<std::string> problems = latest_problems(folder);
+  if (is_step_folder(folder)) return list_step_problems(folder);
+  std::vector<std::string> problems = list_latest_problems(folder);
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
-    const auto more = step_problems(entry.folder);
+    const auto more = list_step_problems(entry.folder);
     problems.insert(problems.end(), more.begin(), more.end());
   }
   return problems;
@@ -243,7 +245,7 @@ std::string step_text(const CheckpointMeta& meta) {
 
 FolderDescription describe_checkpoint(const std::string& folder) {
   check_folder(folder);
-  return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
+  return is_step_folder(folder) ? describe_step(folder) : describe_checkpoints_folder(folder);
 }
 
 FolderDescription describe_import(const std::string& folder) {
@@ -251,7 +253,7 @@ FolderDescription describe_import(const std::string& folder) {
   NamedValues rows{{"import", folder},
                    {"step", step_text(imported.meta())},
                    {"tensors", cat(imported.tensors().size(), ", ", human_bytes(imported.bytes()))},
-                   {"model", printable(imported.model())}};
+                   {"model", printable_text(imported.model())}};
   if (const auto& scaler = imported.meta().loss_scaler)
     rows.emplace_back("loss scale", number_text(scaler->scale));
   add_import_rows(imported.record(), rows);
@@ -270,14 +272,14 @@ FolderDescription describe_adapter(const std::string& folder) {
   const auto quantization = adapter.metadata().find(kBaseQuantization);
   rows.emplace_back("base quantized as", quantization == adapter.metadata().end()
                                              ? "(the file does not say)"
-                                             : printable(quantization->second));
+                                             : printable_text(quantization->second));
   std::map<std::string, Amount> dtypes;
   for (const StoredTensor& tensor : adapter.tensors())
     add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
   for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
   NamedValues tensors;
   for (const StoredTensor& tensor : adapter.tensors())
-    tensors.emplace_back(printable(tensor.name),
+    tensors.emplace_back(printable_text(tensor.name),
                          cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
   return {rows, tensors};
 }
@@ -299,8 +301,8 @@ FolderDescription describe_model(const std::string& folder) {
   rows.emplace_back("fingerprint", model.fingerprint());
   std::vector<std::pair<std::string, std::string>> tensors;
   for (const std::string& name : model.names())
-    tensors.emplace_back(printable(name), cat(dtype_name(model.at(name).dtype), " ",
-                                              shape_text(model.at(name).shape)));
+    tensors.emplace_back(printable_text(name), cat(dtype_name(model.at(name).dtype), " ",
+                                                   shape_text(model.at(name).shape)));
   return {rows, tensors};
 }
 

@@ -45,7 +45,7 @@ class KeyGuard {
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second)
-        refuse_json(cat(where_, ": key \"", printable(key), "\" appears twice in one object"));
+        refuse_json(cat(where_, ": key \"", printable_text(key), "\" appears twice in one object"));
     }
     return true;
   }
@@ -55,8 +55,8 @@ class KeyGuard {
   std::vector<std::set<std::string>> open_;
 };
 
-const nlohmann::json& field(const nlohmann::json& object, const char* key,
-                            const std::string& where) {
+const nlohmann::json& require_field(const nlohmann::json& object, const char* key,
+                                    const std::string& where) {
   if (!object.is_object())
     refuse_json(cat(where, ": an object with field \"", key, "\" was expected"));
   const auto found = object.find(key);
@@ -64,10 +64,10 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
   return *found;
 }
 
-[[noreturn]] void throw_wrong_kind(const char* key, const std::string& where, const char* expected,
-                                   const nlohmann::json& value) {
-  refuse_json(
-      cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
+[[noreturn]] void refuse_wrong_kind(const char* key, const std::string& where, const char* expected,
+                                    const nlohmann::json& value) {
+  refuse_json(cat(where, ": field \"", key, "\" must be ", expected, ", found ",
+                  printable_text(value.dump())));
 }
 
 }  // namespace
@@ -93,9 +93,9 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
 
 int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
                  int64_t minimum) {
-  const nlohmann::json& value = field(object, key, where);
+  const nlohmann::json& value = require_field(object, key, where);
   const bool too_large = value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX;
-  if (!value.is_number_integer() || too_large) throw_wrong_kind(key, where, "an integer", value);
+  if (!value.is_number_integer() || too_large) refuse_wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
     refuse_json(cat(where, ": field \"", key, "\" is ", number, ", but at least ", minimum,
@@ -107,20 +107,20 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
 }
 
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where) {
-  const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number_unsigned()) throw_wrong_kind(key, where, "an integer of 0 or more", value);
+  const nlohmann::json& value = require_field(object, key, where);
+  if (!value.is_number_unsigned()) refuse_wrong_kind(key, where, "an integer of 0 or more", value);
   return value.get<uint64_t>();
 }
 
 double json_number(const nlohmann::json& object, const char* key, const std::string& where) {
-  const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number()) throw_wrong_kind(key, where, "a number", value);
+  const nlohmann::json& value = require_field(object, key, where);
+  if (!value.is_number()) refuse_wrong_kind(key, where, "a number", value);
   return value.get<double>();
 }
 
 std::string json_text(const nlohmann::json& object, const char* key, const std::string& where) {
-  const nlohmann::json& value = field(object, key, where);
-  if (!value.is_string()) throw_wrong_kind(key, where, "a text", value);
+  const nlohmann::json& value = require_field(object, key, where);
+  if (!value.is_string()) refuse_wrong_kind(key, where, "a text", value);
   return value.get<std::string>();
 }
 
@@ -129,25 +129,25 @@ uint64_t json_hash(const nlohmann::json& object, const char* key, const std::str
   uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (result.ec != std::errc() || hex64(value) != text)
-    throw_wrong_kind(key, where, "16 hexadecimal digits", text);
+    refuse_wrong_kind(key, where, "16 hexadecimal digits", text);
   return value;
 }
 
 const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
                                  const std::string& where) {
-  const nlohmann::json& value = field(object, key, where);
-  if (!value.is_array()) throw_wrong_kind(key, where, "a list", value);
+  const nlohmann::json& value = require_field(object, key, where);
+  if (!value.is_array()) refuse_wrong_kind(key, where, "a list", value);
   return value;
 }
 
 const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
                                   const std::string& where) {
-  const nlohmann::json& value = field(object, key, where);
-  if (!value.is_object()) throw_wrong_kind(key, where, "an object", value);
+  const nlohmann::json& value = require_field(object, key, where);
+  if (!value.is_object()) refuse_wrong_kind(key, where, "an object", value);
   return value;
 }
 
-std::string printable(std::string_view text) {
+std::string printable_text(std::string_view text) {
   static constexpr char kDigits[] = "0123456789abcdef";
   static constexpr size_t kLongest = 120;
   std::string out;

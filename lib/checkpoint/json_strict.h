@@ -33,6 +33,6 @@ const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
 
 /// Makes a text of unknown origin safe for a message: writes bytes outside printable ASCII as \xNN,
 /// and cuts the text after 120 bytes.
-std::string printable(std::string_view text);
+std::string printable_text(std::string_view text);
 
 }  // namespace ftrun

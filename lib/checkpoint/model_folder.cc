@@ -28,7 +28,7 @@ constexpr int64_t kMaxIndex = 64 << 20;
   throw Error(ExitCode::kBadInput, message, remedy);
 }
 
-bool has(const std::string& folder, const std::string& name) {
+bool has_file(const std::string& folder, const std::string& name) {
   std::error_code error;
   return fs::exists(fs::path(folder) / name, error);
 }
@@ -70,7 +70,7 @@ void refuse_dead_link(const std::string& path) {
   for (const char* name : {kSingle, kModelIndex})
     refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
-      has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
+      has_file(folder, "pytorch_model.bin") || has_file(folder, "pytorch_model.bin.index.json");
   if (pickled)
     refuse_model(cat(folder, ": has its weights only as pickles (pytorch_model*.bin)"),
                  cat("convert them with transformers: ", conversion_line(folder),
@@ -83,18 +83,18 @@ void refuse_dead_link(const std::string& path) {
 /// Refuses a range [begin, end) that exceeds the tensor's elements.
 void check_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
   if (begin >= 0 && begin <= end && end <= info.elements) return;
-  refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
+  refuse_model(cat(path, ": tensor \"", printable_text(info.name), "\" has ", info.elements,
                    " elements, ", begin, " to ", end, " were requested"),
                "the shapes that config.json implies differ from those of the weights");
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
-  const std::string path = named_file(folder, kModelIndex);
+  const std::string path = plain_file_path(folder, kModelIndex);
   const nlohmann::json index = parse_json_strict(read_file(path, kMaxIndex), path);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
-      refuse_model(cat(path, ": weight_map \"", printable(name), "\" must be a file name"),
+      refuse_model(cat(path, ": weight_map \"", printable_text(name), "\" must be a file name"),
                    "the index is damaged: fetch it again");
     weight_map[name] = file.get<std::string>();
   }
@@ -107,40 +107,41 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
 
 ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   check_is_folder(folder_);
-  if (!has(folder_, "config.json"))
+  if (!has_file(folder_, "config.json"))
     refuse_model(cat(folder_, ": has no config.json"),
                  "give the path of a Hugging Face model folder");
-  config_json_ = read_file(named_file(folder_, "config.json"), kMaxModelConfig);
-  if (has(folder_, kSingle))
+  config_json_ = read_file(plain_file_path(folder_, "config.json"), kMaxModelConfig);
+  if (has_file(folder_, kSingle))
     open_single();
-  else if (has(folder_, kModelIndex))
+  else if (has_file(folder_, kModelIndex))
     open_sharded();
   else
     refuse_without_weights(folder_);
-  find_quantized();
+  find_quantized_tensors();
 }
 
-void ModelFolder::find_quantized() {
-  const FindStored stored = [this](const std::string& name) -> std::optional<EncodedTensor> {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return std::nullopt;
-    const SafetensorsFile& file = files_[found->second.file];
-    return EncodedTensor{found->second.info, file.bytes(*found->second.info), file.path()};
+void ModelFolder::find_quantized_tensors() {
+  const FindStoredTensor find_stored =
+      [this](const std::string& name) -> std::optional<EncodedTensor> {
+    const auto tensor = tensors_.find(name);
+    if (tensor == tensors_.end()) return std::nullopt;
+    const SafetensorsFile& file = files_[tensor->second.file];
+    return EncodedTensor{tensor->second.info, file.bytes(*tensor->second.info), file.path()};
   };
-  QuantizedWeights found =
-      find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);
-  for (auto& [name, matrix] : found.matrices) {
+  QuantizedWeights weights =
+      find_quantized_weights(config_json_, folder_ + "/config.json", names(), find_stored);
+  for (auto& [name, matrix] : weights.matrices) {
     tensors_.find(name)->second.quantized = matrix.get();
     quantized_.push_back(std::move(matrix));
   }
-  for (const std::string& name : found.companions) tensors_.erase(name);
+  for (const std::string& name : weights.companions) tensors_.erase(name);
 }
 
 void ModelFolder::open_single() {
-  if (has(folder_, kModelIndex))
+  if (has_file(folder_, kModelIndex))
     log_notice(cat(folder_, ": holds ", kSingle, " and ", kModelIndex, "; the index is not used"));
   file_names_.push_back(kSingle);
-  files_.emplace_back(named_file(folder_, kSingle));
+  files_.emplace_back(plain_file_path(folder_, kSingle));
   for (const StoredTensor& tensor : files_[0].tensors())
     tensors_.emplace(tensor.name, TensorLocation{0, &tensor});
 }
@@ -154,31 +155,31 @@ void ModelFolder::open_sharded() {
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
       refuse_model(
-          cat(folder_, "/", kModelIndex, ": tensor \"", printable(name), "\" should be in ",
-              printable(file), ", which does not hold it"),
+          cat(folder_, "/", kModelIndex, ": tensor \"", printable_text(name), "\" should be in ",
+              printable_text(file), ", which does not hold it"),
           "index and shards belong to different versions of the model: fetch all of them again");
 }
 
 void ModelFolder::add_shard(const std::string& file,
                             const std::map<std::string, std::string>& weight_map) {
-  const std::string path = named_file(folder_, file);
+  const std::string path = plain_file_path(folder_, file);
   refuse_dead_link(path);
-  if (!has(folder_, file))
-    refuse_model(
-        cat(folder_, "/", kModelIndex, ": shard ", printable(file), " is missing from the folder"),
-        incomplete_remedy(folder_));
+  if (!has_file(folder_, file))
+    refuse_model(cat(folder_, "/", kModelIndex, ": shard ", printable_text(file),
+                     " is missing from the folder"),
+                 incomplete_remedy(folder_));
   const size_t number = files_.size();
   file_names_.push_back(file);
   files_.emplace_back(path);
   for (const StoredTensor& tensor : files_.back().tensors()) {
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end()) {
-      log_notice(
-          cat(path, ": tensor \"", printable(tensor.name), "\" is not in the index and not used"));
+      log_notice(cat(path, ": tensor \"", printable_text(tensor.name),
+                     "\" is not in the index and not used"));
     } else if (listed->second != file) {
       refuse_model(
-          cat(path, ": tensor \"", printable(tensor.name), "\" is here, the index says it is in ",
-              printable(listed->second)),
+          cat(path, ": tensor \"", printable_text(tensor.name),
+              "\" is here, the index says it is in ", printable_text(listed->second)),
           "index and shards belong to different versions of the model: fetch all of them again");
     } else {
       tensors_.emplace(tensor.name, TensorLocation{number, &tensor});
@@ -186,10 +187,10 @@ void ModelFolder::add_shard(const std::string& file,
   }
 }
 
-void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
+void ModelFolder::rename(const std::map<std::string, std::string>& stored_names) {
   std::map<std::string, TensorLocation, std::less<>> renamed;
-  for (const auto& [name, old] : stored) {
-    auto node = tensors_.extract(old);
+  for (const auto& [name, stored_name] : stored_names) {
+    auto node = tensors_.extract(stored_name);
     require(!node.empty(), "only a tensor that exists is renamed");
     node.key() = name;
     renamed.insert(std::move(node));
@@ -208,7 +209,7 @@ void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
   parts_[name] = {std::move(info), std::move(location)};
 }
 
-const ModelFolder::NamedTensorPart* ModelFolder::part(std::string_view name) const {
+const ModelFolder::NamedTensorPart* ModelFolder::find_part(std::string_view name) const {
   const auto found = parts_.find(name);
   return found == parts_.end() ? nullptr : &found->second;
 }
@@ -225,24 +226,24 @@ std::vector<std::string> ModelFolder::names() const {
 }
 
 const StoredTensor* ModelFolder::find(std::string_view name) const {
-  if (const NamedTensorPart* known = part(name)) return &known->info;
+  if (const NamedTensorPart* named_part = find_part(name)) return &named_part->info;
   const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second.shown();
+  return found == tensors_.end() ? nullptr : &found->second.info_as_read();
 }
 
 const ModelFolder::TensorLocation& ModelFolder::locate(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
-  const std::string near = nearest(name, names());
-  refuse_model(cat(folder_, ": the weights have no tensor \"", printable(name), "\""),
+  const std::string near = closest_match(name, names());
+  refuse_model(cat(folder_, ": the weights have no tensor \"", printable_text(name), "\""),
                near.empty()
                    ? "check that config.json belongs to these weights: names and layers must match"
-                   : cat("use the nearest name: \"", printable(near), "\""));
+                   : cat("use the nearest name: \"", printable_text(near), "\""));
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
-  const NamedTensorPart* known = part(name);
-  return known ? known->info : locate(name).shown();
+  const NamedTensorPart* named_part = find_part(name);
+  return named_part ? named_part->info : locate(name).info_as_read();
 }
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
@@ -250,32 +251,34 @@ const std::string& ModelFolder::file_of(std::string_view name) const {
 }
 
 TensorView ModelFolder::tensor(std::string_view name) const {
-  const TensorLocation& found = locate(name);
-  return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
+  const TensorLocation& location = locate(name);
+  return {location.info->dtype, location.info->shape, files_[location.file].bytes(*location.info)};
 }
 
 void ModelFolder::check_weight_dtype(std::string_view name) const {
-  if (const NamedTensorPart* known = part(name)) {
-    for (const std::string& stored : known->location.names()) check_weight_dtype(stored);
+  if (const NamedTensorPart* named_part = find_part(name)) {
+    for (const std::string& stored_name : named_part->location.names())
+      check_weight_dtype(stored_name);
     return;
   }
-  const TensorLocation& found = locate(name);
-  if (!is_weight_dtype(found.shown().dtype))
-    refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
-                     dtype_name(found.info->dtype), ", but weights must be F32, BF16 or F16"),
+  const TensorLocation& location = locate(name);
+  if (!is_weight_dtype(location.info_as_read().dtype))
+    refuse_model(cat(files_[location.file].path(), ": tensor \"", printable_text(name), "\" holds ",
+                     dtype_name(location.info->dtype), ", but weights must be F32, BF16 or F16"),
                  "use the same model's weights in one of these; transformers writes them "
                  "(save_pretrained of a model loaded with dtype=torch.bfloat16)");
 }
 
-const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
-                                     size_t room) const {
-  const TensorLocation& found = locate(name);
-  const StoredTensor& info = *found.info;
-  const std::string& path = files_[found.file].path();
+const std::byte* ModelFolder::element_address(std::string_view name, int64_t begin, int64_t end,
+                                              size_t out_size) const {
+  const TensorLocation& location = locate(name);
+  const StoredTensor& info = *location.info;
+  const std::string& path = files_[location.file].path();
   check_weight_dtype(name);
   check_within(path, info, begin, end);
-  require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements requested");
-  return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
+  require(out_size == static_cast<size_t>(end - begin),
+          "the buffer must fit the elements requested");
+  return files_[location.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
 
 template <class T, class Read>
@@ -297,22 +300,22 @@ void ModelFolder::read_part(const NamedTensorPart& part, int64_t begin, int64_t 
 
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                            std::span<float> out) const {
-  if (const NamedTensorPart* known = part(name))
-    return read_part(*known, begin, end, out,
+  if (const NamedTensorPart* named_part = find_part(name))
+    return read_part(*named_part, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<float> run) { read_f32(stored, from, to, run); });
-  if (const TensorLocation& found = locate(name); found.quantized) {
-    check_within(files_[found.file].path(), found.shown(), begin, end);
-    return found.quantized->read(begin, end, out);
+  if (const TensorLocation& location = locate(name); location.quantized) {
+    check_within(files_[location.file].path(), location.info_as_read(), begin, end);
+    return location.quantized->read(begin, end, out);
   }
-  const std::byte* from = source(name, begin, end, out.size());
+  const std::byte* from = element_address(name, begin, end, out.size());
   convert_to_f32(at(name).dtype, from, out);
 }
 
 void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
-  if (const NamedTensorPart* known = part(name))
-    return read_part(*known, begin, end, out,
+  if (const NamedTensorPart* named_part = find_part(name))
+    return read_part(*named_part, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<uint16_t> run) { read_bf16(stored, from, to, run); });
   if (locate(name).quantized) {
@@ -321,11 +324,11 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
     std::transform(values.begin(), values.end(), out.begin(), bf16_from_f32);
     return;
   }
-  const std::byte* from = source(name, begin, end, out.size());
+  const std::byte* from = element_address(name, begin, end, out.size());
   convert_to_bf16(at(name).dtype, from, out);
 }
 
-bool ModelFolder::holds_equal(std::string_view one, std::string_view other) const {
+bool ModelFolder::has_equal_tensors(std::string_view one, std::string_view other) const {
   constexpr int64_t kPiece = 16 * 1024;  // elements
   if (at(one).shape != at(other).shape) return false;
   std::vector<float> first, second;
@@ -341,8 +344,8 @@ bool ModelFolder::holds_equal(std::string_view one, std::string_view other) cons
 }
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
-  if (const NamedTensorPart* known = part(name)) {
-    const StoredLocation& location = known->location;
+  if (const NamedTensorPart* named_part = find_part(name)) {
+    const StoredLocation& location = named_part->location;
     if (!location.transposed)
       return visit_stored_intervals(
           location, begin, end, [&](const StoredTensorInterval& interval) {
@@ -353,13 +356,13 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
           });
     // Each page may hold elements of many rows of the part, so the pages are released only after
     // the last row.
-    if (end == known->info.elements) release(location.name, 0, at(location.name).elements);
+    if (end == named_part->info.elements) release(location.name, 0, at(location.name).elements);
     return;
   }
-  const TensorLocation& found = locate(name);
+  const TensorLocation& location = locate(name);
   const auto [first, last] =
-      found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
-  files_[found.file].release(*found.info, first, last);
+      location.quantized ? location.quantized->codes_of(begin, end) : std::pair(begin, end);
+  files_[location.file].release(*location.info, first, last);
 }
 
 bool ModelFolder::has_intact_files() const {

@@ -31,9 +31,9 @@ class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
-  /// Renames tensors: `stored` maps the new name to the folder's name. Each stored tensor must
-  /// exist, and no new name may be the name of another tensor.
-  void rename(const std::map<std::string, std::string>& stored);
+  /// Renames tensors: `stored_names` maps the new name to the folder's name. Each stored tensor
+  /// must exist, and no new name may be the name of another tensor.
+  void rename(const std::map<std::string, std::string>& stored_names);
 
   /// Assigns a name and a shape to a location in one or several tensors of the folder. find() and
   /// the functions that read elements accept this name; names() lists only the folder's own
@@ -64,7 +64,7 @@ class ModelFolder {
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
   /// Returns whether two tensors have the same shape and the same values, as read by read_f32().
-  bool holds_equal(std::string_view one, std::string_view other) const;
+  bool has_equal_tensors(std::string_view one, std::string_view other) const;
   /// Allows the kernel to drop the pages of elements [begin, end), which are not read again.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
@@ -88,7 +88,7 @@ class ModelFolder {
     /// The quantized matrix if the tensor holds codes; null if it holds numbers.
     const QuantizedWeight* quantized = nullptr;
 
-    const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
+    const StoredTensor& info_as_read() const { return quantized ? quantized->info() : *info; }
   };
   /// NamedTensorPart is a named part of a stored tensor; `info` holds the part's name and shape.
   struct NamedTensorPart {
@@ -96,13 +96,14 @@ class ModelFolder {
     StoredLocation location;
   };
 
-  void find_quantized();
+  void find_quantized_tensors();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
   const TensorLocation& locate(std::string_view name) const;
-  const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
-  const NamedTensorPart* part(std::string_view name) const;
+  const std::byte* element_address(std::string_view name, int64_t begin, int64_t end,
+                                   size_t out_size) const;
+  const NamedTensorPart* find_part(std::string_view name) const;
   /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
   /// [from, to) of the stored tensor `name`.
   template <class T, class Read>

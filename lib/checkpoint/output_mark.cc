@@ -34,7 +34,7 @@ std::string mark_path(const std::string& folder) {
   return (fs::path(folder) / kOutputMark).string();
 }
 
-std::string text_of_hex(const std::string& digits, const std::string& path) {
+std::string decode_hex_text(const std::string& digits, const std::string& path) {
   std::string bytes;
   for (size_t i = 0; i < digits.size(); i += 2) {
     uint8_t byte = 0;
@@ -52,7 +52,7 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
   for (const OutputFile& file : content) {
     ordered_json entry{
         {"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
-    if (first_not_utf8(file.name))
+    if (find_invalid_utf8(file.name))
       entry["name_hex"] = hex_text(file.name);  // because JSON holds only UTF-8
     list.push_back(std::move(entry));
   }
@@ -61,27 +61,27 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
   return mark.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-using Content = std::map<std::string, OutputFile>;
+using FilesByName = std::map<std::string, OutputFile>;
 
 struct CompletionMark {
   bool complete = false;
-  Content content;
+  FilesByName content;
 };
 
 CompletionMark read_mark(const std::string& path) {
-  const nlohmann::json mark = parse_json_strict(read_file(path), path);
-  if (!mark.is_object() || mark.value("format", nlohmann::json()) != kFormat)
+  const nlohmann::json json = parse_json_strict(read_file(path), path);
+  if (!json.is_object() || json.value("format", nlohmann::json()) != kFormat)
     throw Error(ExitCode::kBadInput, cat(path, ": was not written by ftrun"));
-  CompletionMark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
-  for (const nlohmann::json& entry : json_array(mark, "files", path)) {
+  CompletionMark mark{.complete = json.value("complete", nlohmann::json()) == true, .content = {}};
+  for (const nlohmann::json& entry : json_array(json, "files", path)) {
     if (!entry.is_object())
       throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
     const std::string name = entry.contains("name_hex")
-                                 ? text_of_hex(json_text(entry, "name_hex", path), path)
+                                 ? decode_hex_text(json_text(entry, "name_hex", path), path)
                                  : json_text(entry, "name", path);
-    found.content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
+    mark.content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
   }
-  return found;
+  return mark;
 }
 
 bool is_unchanged(const std::string& path, const OutputFile& written, OutputCheck check) {
@@ -101,8 +101,8 @@ bool is_mount_point(const std::string& folder) {
 
 /// Lists the names in `folder`. A subfolder that holds listed files is replaced by the paths of its
 /// files ("folder/file").
-std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
-                                  const Content& content) {
+std::vector<std::string> list_paths(FileSystem& files, const std::string& folder,
+                                    const FilesByName& content) {
   std::vector<std::string> paths;
   std::error_code error;
   for (const std::string& name : files.list(folder)) {
@@ -121,24 +121,25 @@ std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
 }
 
 /// Lists how the folder differs from what was written: "README.md was added", ...
-std::vector<std::string> differences(FileSystem& files, const std::string& folder,
-                                     const Content& content, OutputCheck check) {
-  std::vector<std::string> found;
-  Content missing = content;
-  for (const std::string& name : paths_in(files, folder, content)) {
+std::vector<std::string> list_differences(FileSystem& files, const std::string& folder,
+                                          const FilesByName& content, OutputCheck check) {
+  std::vector<std::string> differences;
+  FilesByName missing_files = content;
+  for (const std::string& name : list_paths(files, folder, content)) {
     if (name == kOutputMark) continue;
-    const auto written = content.find(name);
-    missing.erase(name);
-    if (written == content.end())
-      found.push_back(cat(printable(name), " was added"));
-    else if (!is_unchanged((fs::path(folder) / name).string(), written->second, check))
-      found.push_back(cat(printable(name), " was changed"));
+    const auto listed = content.find(name);
+    missing_files.erase(name);
+    if (listed == content.end())
+      differences.push_back(cat(printable_text(name), " was added"));
+    else if (!is_unchanged((fs::path(folder) / name).string(), listed->second, check))
+      differences.push_back(cat(printable_text(name), " was changed"));
   }
-  for (const auto& [name, file] : missing) found.push_back(cat(printable(name), " was removed"));
-  return found;
+  for (const auto& [name, file] : missing_files)
+    differences.push_back(cat(printable_text(name), " was removed"));
+  return differences;
 }
 
-std::string list_some(std::vector<std::string> parts) {
+std::string short_list_text(std::vector<std::string> parts) {
   constexpr size_t kShown = 5;
   const size_t count = parts.size();
   parts.resize(std::min(count, kShown));
@@ -156,9 +157,9 @@ OwnedFd begin_output(FileSystem& files, const std::string& folder,
   std::vector<OutputFile> planned;
   for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
-  OwnedFd held = lock_folder(folder);
+  OwnedFd folder_lock = lock_folder(folder);
   write_file_atomic(files, mark_path(folder), mark_text(false, planned));
-  return held;
+  return folder_lock;
 }
 
 void finish_output(FileSystem& files, const std::string& folder,
@@ -183,7 +184,7 @@ bool is_unfinished_output(FileSystem& files, const std::string& folder) {
            (!mark.complete ||
             is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
   };
-  const std::vector<std::string> paths = paths_in(files, folder, mark.content);
+  const std::vector<std::string> paths = list_paths(files, folder, mark.content);
   return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
@@ -216,14 +217,15 @@ void check_replaceable(FileSystem& files, const std::string& folder, OutputCheck
   const std::string mark = mark_path(folder);
   if (!files.exists(mark))
     refuse_to_replace(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
-  std::vector<std::string> found;
+  std::vector<std::string> differences;
   try {
-    found = differences(files, folder, read_mark(mark).content, check);
+    differences = list_differences(files, folder, read_mark(mark).content, check);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     refuse_to_replace(folder, error.message());
   }
-  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", list_some(found)));
+  if (!differences.empty())
+    refuse_to_replace(folder, cat("since ftrun wrote it, ", short_list_text(differences)));
 }
 
 std::vector<std::string> check_complete_output(FileSystem& files, const std::string& folder) {
@@ -235,11 +237,11 @@ std::vector<std::string> check_complete_output(FileSystem& files, const std::str
   if (!complete)
     throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"),
                 kAnew);
-  const std::vector<std::string> found =
-      differences(files, folder, content, OutputCheck::kContents);
-  if (!found.empty())
-    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", list_some(found)),
-                kAnew);
+  const std::vector<std::string> differences =
+      list_differences(files, folder, content, OutputCheck::kContents);
+  if (!differences.empty())
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": since it was written, ", short_list_text(differences)), kAnew);
   std::vector<std::string> names;
   for (const auto& [name, file] : content) names.push_back(name);
   return names;

@@ -22,7 +22,8 @@ constexpr const char* kRemedy =
 
 [[noreturn]] void refuse_weight(const EncodedTensor& matrix, const std::string& what) {
   throw Error(ExitCode::kBadInput,
-              cat(matrix.path, ": tensor \"", printable(matrix.info->name), "\" ", what), kRemedy);
+              cat(matrix.path, ": tensor \"", printable_text(matrix.info->name), "\" ", what),
+              kRemedy);
 }
 
 /// Floats reads a tensor of scales as fp32 numbers, which represent bf16 and fp16 exactly.
@@ -57,18 +58,18 @@ std::vector<float> read_table(const EncodedTensor& stored) {
 }
 
 /// Finds a tensor that belongs to a matrix; throws an error if it is missing.
-EncodedTensor part_of(const EncodedTensor& matrix, const std::string& name,
-                      const FindStored& find) {
+EncodedTensor require_companion(const EncodedTensor& matrix, const std::string& name,
+                                const FindStoredTensor& find) {
   const std::optional<EncodedTensor> part = find(name);
   if (!part)
-    refuse_weight(matrix, cat("holds codes, but their \"", printable(name), "\" is missing"));
+    refuse_weight(matrix, cat("holds codes, but their \"", printable_text(name), "\" is missing"));
   return *part;
 }
 
-StoredTensor described(const EncodedTensor& matrix, std::vector<int64_t> shape) {
+StoredTensor represented_tensor(const EncodedTensor& matrix, std::vector<int64_t> shape) {
   StoredTensor info{.name = matrix.info->name, .dtype = DType::kBF16, .shape = std::move(shape)};
   info.elements = checked_elements(
-      info.shape, cat(matrix.path, ": tensor \"", printable(info.name), "\": shape"));
+      info.shape, cat(matrix.path, ": tensor \"", printable_text(info.name), "\": shape"));
   return info;
 }
 
@@ -92,7 +93,7 @@ class Fp8Blocks final : public QuantizedWeight {
   };
 
   Fp8Blocks(const EncodedTensor& matrix, const EncodedTensor& scales, BlockShape block)
-      : QuantizedWeight(described(matrix, matrix.info->shape)),
+      : QuantizedWeight(represented_tensor(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
         scales_(scales) {
     const std::vector<int64_t>& shape = matrix.info->shape;
@@ -140,7 +141,7 @@ class Fp8Blocks final : public QuantizedWeight {
 class Int8Rows final : public QuantizedWeight {
  public:
   Int8Rows(const EncodedTensor& matrix, const EncodedTensor& scales)
-      : QuantizedWeight(described(matrix, matrix.info->shape)),
+      : QuantizedWeight(represented_tensor(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
         scales_(scales) {
     const std::vector<int64_t>& shape = matrix.info->shape;
@@ -177,13 +178,13 @@ class Int8Rows final : public QuantizedWeight {
 class FourBitBlocks final : public QuantizedWeight {
  public:
   FourBitBlocks(const EncodedTensor& matrix, const nlohmann::json& state, const std::string& where,
-                const FindStored& find)
-      : QuantizedWeight(described(matrix, shape_of(state, where))),
+                const FindStoredTensor& find)
+      : QuantizedWeight(represented_tensor(matrix, shape_of(state, where))),
         codes_(matrix.bytes),
         stored_bytes_(dtype_bytes(matrix.info->dtype)),
         block_(json_int(state, "blocksize", where, 1)),
-        values_(read_table(part_of(matrix, matrix.info->name + ".quant_map", find))) {
-    const EncodedTensor scales = part_of(matrix, matrix.info->name + ".absmax", find);
+        values_(read_table(require_companion(matrix, matrix.info->name + ".quant_map", find))) {
+    const EncodedTensor scales = require_companion(matrix, matrix.info->name + ".absmax", find);
     if (info().elements / 2 > std::ssize(codes_))
       refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, too few for a matrix of ",
                                 shape_text(info().shape)));
@@ -234,11 +235,13 @@ class FourBitBlocks final : public QuantizedWeight {
   }
 
   void read_nested(const EncodedTensor& matrix, const EncodedTensor& scales,
-                   const nlohmann::json& state, const std::string& where, const FindStored& find) {
-    const EncodedTensor map = part_of(matrix, matrix.info->name + ".nested_quant_map", find);
+                   const nlohmann::json& state, const std::string& where,
+                   const FindStoredTensor& find) {
+    const EncodedTensor map =
+        require_companion(matrix, matrix.info->name + ".nested_quant_map", find);
     nested_codes_ = scales.bytes;
     nested_values_ = read_table(map);
-    scales_ = Floats(part_of(matrix, matrix.info->name + ".nested_absmax", find));
+    scales_ = Floats(require_companion(matrix, matrix.info->name + ".nested_absmax", find));
     nested_block_ = json_int(state, "nested_blocksize", where, 1);
     offset_ = static_cast<float>(json_number(state, "nested_offset", where));
     const int64_t blocks = divide_up(std::ssize(nested_codes_), nested_block_);
@@ -282,60 +285,65 @@ std::string module_of(const std::string& name) {
   return name.ends_with(".weight") ? name.substr(0, name.size() - kWeight.size()) : "";
 }
 
-using Make = std::function<std::unique_ptr<QuantizedWeight>(const EncodedTensor& matrix)>;
+using MakeMatrix = std::function<std::unique_ptr<QuantizedWeight>(const EncodedTensor& matrix)>;
 
-void add(QuantizedWeights& found, const FindStored& find, const std::string& name,
-         std::initializer_list<std::string> companions, const Make& make) {
-  found.matrices[name] = make(*find(name));
+void add_matrix(QuantizedWeights& weights, const FindStoredTensor& find, const std::string& name,
+                std::initializer_list<std::string> companions, const MakeMatrix& make) {
+  weights.matrices[name] = make(*find(name));
   for (const std::string& companion : companions)
-    if (find(companion)) found.companions.push_back(companion);
+    if (find(companion)) weights.companions.push_back(companion);
 }
 
 QuantizedWeights find_fp8(const nlohmann::json& quantization, const std::string& path,
-                          const std::vector<std::string>& names, const FindStored& find) {
+                          const std::vector<std::string>& names, const FindStoredTensor& find) {
   const Fp8Blocks::BlockShape block = block_shape(quantization, path);
-  QuantizedWeights found;
+  QuantizedWeights weights;
   for (const std::string& name : names) {
     if (find(name)->info->dtype != DType::kF8E4M3) continue;
     const std::string module = module_of(name), scales = name + "_scale_inv";
-    add(found, find, name, {scales, module + "activation_scale", module + "input_scale"},
-        [&](const EncodedTensor& matrix) {
-          return std::make_unique<Fp8Blocks>(matrix, part_of(matrix, scales, find), block);
-        });
+    add_matrix(weights, find, name, {scales, module + "activation_scale", module + "input_scale"},
+               [&](const EncodedTensor& matrix) {
+                 return std::make_unique<Fp8Blocks>(matrix, require_companion(matrix, scales, find),
+                                                    block);
+               });
   }
-  return found;
+  return weights;
 }
 
 /// Makes a 4-bit matrix from its codes and its quantization state, which is JSON in the bytes of a
 /// tensor.
-std::unique_ptr<QuantizedWeight> make_four_bit(const EncodedTensor& matrix,
-                                               const EncodedTensor& state, const FindStored& find) {
-  const std::string where = cat(state.path, ": ", printable(state.info->name));
+std::unique_ptr<QuantizedWeight> make_four_bit_matrix(const EncodedTensor& matrix,
+                                                      const EncodedTensor& state,
+                                                      const FindStoredTensor& find) {
+  const std::string where = cat(state.path, ": ", printable_text(state.info->name));
   const std::string_view text(reinterpret_cast<const char*>(state.bytes.data()),
                               state.bytes.size());
   const nlohmann::json json = parse_json_strict(text, where);
   return std::make_unique<FourBitBlocks>(matrix, json, where, find);
 }
 
-QuantizedWeights find_bitsandbytes(const std::vector<std::string>& names, const FindStored& find) {
-  QuantizedWeights found;
+QuantizedWeights find_bitsandbytes(const std::vector<std::string>& names,
+                                   const FindStoredTensor& find) {
+  QuantizedWeights weights;
   for (const std::string& name : names) {
     for (const char* type : {"nf4", "fp4"}) {
       const std::string state_name = cat(name, ".quant_state.bitsandbytes__", type);
       const std::optional<EncodedTensor> state = find(state_name);
       if (!state) continue;
-      add(found, find, name,
+      add_matrix(
+          weights, find, name,
           {state_name, name + ".absmax", name + ".quant_map", name + ".nested_absmax",
            name + ".nested_quant_map"},
-          [&](const EncodedTensor& matrix) { return make_four_bit(matrix, *state, find); });
+          [&](const EncodedTensor& matrix) { return make_four_bit_matrix(matrix, *state, find); });
     }
     const std::string module = module_of(name), rows = module + "SCB";
     if (!module.empty() && find(name)->info->dtype == DType::kI8)
-      add(found, find, name, {rows, module + "weight_format"}, [&](const EncodedTensor& matrix) {
-        return std::make_unique<Int8Rows>(matrix, part_of(matrix, rows, find));
-      });
+      add_matrix(weights, find, name, {rows, module + "weight_format"},
+                 [&](const EncodedTensor& matrix) {
+                   return std::make_unique<Int8Rows>(matrix, require_companion(matrix, rows, find));
+                 });
   }
-  return found;
+  return weights;
 }
 
 }  // namespace
@@ -349,7 +357,7 @@ void QuantizedWeight::read(int64_t begin, int64_t end, std::span<float> out) con
 
 QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
                                         const std::vector<std::string>& names,
-                                        const FindStored& find) {
+                                        const FindStoredTensor& find) {
   // A config.json that is not JSON is reported where it is read as the model's config.
   const nlohmann::json config =
       nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);

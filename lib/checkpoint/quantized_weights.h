@@ -45,8 +45,8 @@ struct EncodedTensor {
   /// The path of its file.
   std::string path;
 };
-/// FindStored finds a stored tensor by its name; nothing if the folder has none.
-using FindStored = std::function<std::optional<EncodedTensor>(const std::string& name)>;
+/// FindStoredTensor finds a stored tensor by its name; nothing if the folder has none.
+using FindStoredTensor = std::function<std::optional<EncodedTensor>(const std::string& name)>;
 
 /// QuantizedWeights holds the matrices of a folder that are stored as codes.
 struct QuantizedWeights {
@@ -68,6 +68,6 @@ struct QuantizedWeights {
 /// fit.
 QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
                                         const std::vector<std::string>& names,
-                                        const FindStored& find);
+                                        const FindStoredTensor& find);
 
 }  // namespace ftrun

@@ -14,11 +14,12 @@ namespace {
 [[noreturn]] void throw_missing_tensor(const SafetensorsFile& file, std::string_view name) {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
-  const std::string near = nearest(name, names);
-  throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", printable(name), "\""),
+  const std::string near = closest_match(name, names);
+  throw Error(ExitCode::kBadInput,
+              cat(file.path(), ": has no tensor \"", printable_text(name), "\""),
               near.empty() ? cat("use the file that contains it; none of the ", names.size(),
                                  " tensor names in this file is similar")
-                           : cat("use the nearest name: \"", printable(near), "\""));
+                           : cat("use the nearest name: \"", printable_text(near), "\""));
 }
 
 }  // namespace

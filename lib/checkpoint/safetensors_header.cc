@@ -55,7 +55,8 @@ class HeaderReader {
     if (state_ != ParserState::kTensor || field_ != "dtype") return value("a text");
     const auto dtype = dtype_from_name(text);
     if (!dtype)
-      return stop(cat(subject(), "dtype \"", printable(text), "\" is not one that ftrun reads"));
+      return stop(
+          cat(subject(), "dtype \"", printable_text(text), "\" is not one that ftrun reads"));
     tensors.back().dtype = *dtype;
     return true;
   }
@@ -97,7 +98,9 @@ class HeaderReader {
     problem_ = std::move(problem);
     return false;
   }
-  std::string subject() const { return cat("tensor \"", printable(tensors.back().name), "\": "); }
+  std::string subject() const {
+    return cat("tensor \"", printable_text(tensors.back().name), "\": ");
+  }
 
   bool value(const char* found) {
     switch (state_) {
@@ -105,9 +108,10 @@ class HeaderReader {
       case ParserState::kEnd:
         return stop(cat("the header must be an object, found ", found));
       case ParserState::kTop:
-        return stop(cat("\"", printable(field_), "\" must be an object, found ", found));
+        return stop(cat("\"", printable_text(field_), "\" must be an object, found ", found));
       case ParserState::kMetadata:
-        return stop(cat("__metadata__ \"", printable(field_), "\" must be a text, found ", found));
+        return stop(
+            cat("__metadata__ \"", printable_text(field_), "\" must be a text, found ", found));
       case ParserState::kTensor: {
         const char* expected = field_ == "dtype" ? "a text" : "a list of integers";
         return stop(cat(subject(), field_, " must be ", expected, ", found ", found));
@@ -128,7 +132,7 @@ class HeaderReader {
     }
     const std::string problem = tensor_name_problem(name);
     if (!problem.empty())
-      return stop(cat("tensor name \"", printable(name), "\" is refused: ", problem));
+      return stop(cat("tensor name \"", printable_text(name), "\" is refused: ", problem));
     tensors.emplace_back().name = name;
     fields_.clear();
     offsets_.clear();
@@ -139,11 +143,11 @@ class HeaderReader {
     return true;
   }
   bool metadata_twice(const std::string& name) {
-    return stop(cat("__metadata__ \"", printable(name), "\" appears twice"));
+    return stop(cat("__metadata__ \"", printable_text(name), "\" appears twice"));
   }
   bool tensor_field(const std::string& name) {
     if (name != "dtype" && name != "shape" && name != "data_offsets")
-      return stop(cat(subject(), "field \"", printable(name), "\" is not one of the format"));
+      return stop(cat(subject(), "field \"", printable_text(name), "\" is not one of the format"));
     if (!fields_.insert(name).second) return stop(cat(subject(), name, " appears twice"));
     return true;
   }
@@ -182,7 +186,7 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
 }
 
 void check_size(StoredTensor& tensor, const std::string& path) {
-  const std::string subject = cat(path, ": tensor \"", printable(tensor.name), "\": ");
+  const std::string subject = cat(path, ": tensor \"", printable_text(tensor.name), "\": ");
   tensor.elements = checked_elements(tensor.shape, subject + "shape");
   int64_t bytes = 0;
   if (__builtin_mul_overflow(tensor.elements, dtype_bytes(tensor.dtype), &bytes))
@@ -201,7 +205,7 @@ void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;
   for (const StoredTensor& tensor : tensors) {
-    const std::string subject = cat(path, ": tensor \"", printable(tensor.name), "\": ");
+    const std::string subject = cat(path, ": tensor \"", printable_text(tensor.name), "\": ");
     if (tensor.end > data_bytes)
       refuse_header(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ",
                         data_bytes, " bytes of data"));
@@ -225,7 +229,7 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end())
-    refuse_header(cat(path, ": tensor \"", printable(*twice), "\" appears twice"));
+    refuse_header(cat(path, ": tensor \"", printable_text(*twice), "\" appears twice"));
 }
 
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {

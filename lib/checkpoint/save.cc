@@ -15,7 +15,7 @@
 #include "base/replace_folder.h"
 #include "base/streamed_file.h"
 #include "base/text.h"
-#include "checkpoint/best.h"
+#include "checkpoint/best_checkpoint.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
@@ -24,7 +24,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-std::string below(const std::string& folder, const std::string& name) {
+std::string path_in(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
@@ -36,7 +36,7 @@ void check_slice(const StateSlice& slice) {
   checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
   require(slice.tensor_shape.size() <= kMaxStateDimensions,
           "a state has at most kMaxStateDimensions dimensions");
-  if (!holds(whole_box(slice.tensor_shape), slice.box) || slice.box.numel() == 0)
+  if (!contains_box(whole_box(slice.tensor_shape), slice.box) || slice.box.numel() == 0)
     bug(cat("a slice at ", shape_text(slice.box.offset), " of shape ", shape_text(slice.box.extent),
             " of tensor \"", slice.tensor, "\" of shape ", shape_text(slice.tensor_shape)));
 }
@@ -48,7 +48,7 @@ StateSliceRecord record_of(const StateSlice& slice) {
 
 using SlicesByEntry = std::map<std::string, const StateSlice*>;
 
-SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
+SlicesByEntry group_by_entry(const std::vector<StateSlice>& slices) {
   SlicesByEntry entries;
   for (const StateSlice& slice : slices) {
     check_slice(slice);
@@ -84,11 +84,11 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
                            const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
-  const SlicesByEntry entries = by_entry(slices);
+  const SlicesByEntry entries = group_by_entry(slices);
   RankRecord record;
   record.rank = rank;
   record.file = rank_file_name(rank);
-  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
+  SafetensorsWriter writer(files, path_in(folder, record.file), specs_of(entries), {},
                            buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
@@ -106,42 +106,43 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 /// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
 /// file system is found now and not when the checkpoint is needed. Drops the file from the kernel's
 /// page cache first, if possible. Returns the source of the bytes that were read.
-const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& buffers) {
-  const bool from_disk = drop_cached(path);
-  const uint64_t found =
+const char* read_back(const std::string& path, uint64_t written_xxh3, const SaveBuffers& buffers) {
+  const bool from_disk = drop_from_page_cache(path);
+  const uint64_t read_xxh3 =
       from_disk ? xxh3_of_file_uncached(path, buffers.file()) : xxh3_of_file(path);
-  if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
-  throw Error(
-      ExitCode::kEnvironment,
-      cat(path, ": reads back with checksum ", hex64(found), ", was written with ", hex64(written)),
-      "write to another disk (output_dir): this one or its connection changes data");
+  if (read_xxh3 == written_xxh3) return from_disk ? kReadFromDisk : kReadFromMemory;
+  throw Error(ExitCode::kEnvironment,
+              cat(path, ": reads back with checksum ", hex64(read_xxh3), ", was written with ",
+                  hex64(written_xxh3)),
+              "write to another disk (output_dir): this one or its connection changes data");
 }
 
-std::string make_temporary(FileSystem& files, const std::string& root, int64_t step) {
-  make_lasting_folder(files, root);
-  const std::string name = temporary_beside(step_folder_name(step));
-  files.make_folder(below(root, name));
+std::string make_temporary_folder(FileSystem& files, const std::string& root, int64_t step) {
+  make_durable_folder(files, root);
+  const std::string name = make_temporary_path(step_folder_name(step));
+  files.make_folder(path_in(root, name));
   return name;
 }
 
-struct WrittenHere {
+struct OwnFileResult {
   RankRecord record;
   double read_back_seconds = 0;
 };
 
-WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
-                       const std::vector<StateSlice>& slices, int rank) {
+OwnFileResult write_own_file(FileSystem& files, const SaveOptions& options,
+                             const std::string& folder, const std::vector<StateSlice>& slices,
+                             int rank) {
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "put output_dir on a file system that all ranks share");
-  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.buffers)};
-  RankRecord& record = written.record;
+  OwnFileResult result{write_rank_file(files, folder, rank, slices, *options.buffers)};
+  RankRecord& record = result.record;
   const auto start = std::chrono::steady_clock::now();
   if (options.verify_written)
-    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.buffers);
-  written.read_back_seconds = seconds_since(start);
-  return written;
+    record.read_back = read_back(path_in(folder, record.file), record.xxh3, *options.buffers);
+  result.read_back_seconds = seconds_since(start);
+  return result;
 }
 
 int64_t next_serial(const std::string& root) {
@@ -155,13 +156,13 @@ CheckpointManifest manifest_of(const SaveOptions& options, const CheckpointMeta&
                                const std::vector<std::string>& records) {
   CheckpointManifest manifest{meta, next_serial(options.root), {}};
   for (size_t rank = 0; rank < records.size(); ++rank)
-    manifest.files.push_back(rank_record_from(records[rank], cat("record of rank ", rank)));
+    manifest.files.push_back(parse_rank_record(records[rank], cat("record of rank ", rank)));
   return manifest;
 }
 
 void write_manifest(FileSystem& files, const SaveOptions& options, const std::string& folder,
                     const CheckpointManifest& manifest) {
-  const std::string path = below(folder, kCheckpointFile);
+  const std::string path = path_in(folder, kCheckpointFile);
   const std::string text = manifest_text(manifest);
   const auto bytes = static_cast<int64_t>(text.size());
   if (bytes > kMaxManifestBytes)
@@ -181,7 +182,7 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
 /// Renames a checkpoint to a temporary name and removes it, so that an interrupted removal is not
 /// mistaken for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
-  const std::string doomed = temporary_beside(folder);
+  const std::string doomed = make_temporary_path(folder);
   files.rename(folder, doomed);
   files.remove_all(doomed);
 }
@@ -189,21 +190,21 @@ void remove_checkpoint(FileSystem& files, const std::string& folder) {
 /// Removes old checkpoints. Only commits older than the new one, which was verified, are removed,
 /// so the newest good checkpoint always stays. Folders whose manifest cannot be read are left for a
 /// person to examine. Nothing is removed while the record of the best checkpoint cannot be read.
-void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
+void remove_old_checkpoints(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
-  const std::optional<BestCheckpoint> best = read_best(files, options.root);
-  int64_t kept = 0;
+  const std::optional<BestCheckpoint> best = read_best_record(files, options.root);
+  int64_t kept_count = 0;
   for (const CheckpointEntry& entry : list_checkpoints(options.root)) {
     if (!entry.problem.empty() || entry.serial > newest_serial) continue;
     if (best && entry.step == best->step) continue;
-    if (kept++ >= options.keep_last) remove_checkpoint(files, entry.folder);
+    if (kept_count++ >= options.keep_last) remove_checkpoint(files, entry.folder);
   }
 }
 
 /// Syncs the rename, then makes "latest" name the checkpoint.
 void publish_latest(FileSystem& files, const std::string& root, const std::string& name) {
   files.sync_folder(root);
-  write_file_atomic(files, below(root, kLatestFile), name);
+  write_file_atomic(files, path_in(root, kLatestFile), name);
 }
 
 /// Renames what has the name of a step but is no checkpoint of this run: a file, another folder, or
@@ -211,31 +212,33 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
 void preserve_foreign_files(FileSystem& files, const std::string& path) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(path, error));
-  if (!is_link && (!files.exists(path) || files.exists(below(path, kCheckpointFile)))) return;
-  const std::string kept = unique_name(path, ".other-");
-  files.rename(path, kept);
-  log_warning(cat(path, " was not a checkpoint of this run and was renamed to ", kept));
+  if (!is_link && (!files.exists(path) || files.exists(path_in(path, kCheckpointFile)))) return;
+  const std::string new_path = make_unique_name(path, ".other-");
+  files.rename(path, new_path);
+  log_warning(cat(path, " was not a checkpoint of this run and was renamed to ", new_path));
 }
 
 /// Commits the checkpoint by giving it its name: it exists once move_into_place() has returned.
 /// Returns what went wrong after that, or "".
-std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
-                   const std::string& made, const std::vector<std::string>& records) {
+std::string commit_checkpoint(FileSystem& files, const SaveOptions& options,
+                              const CheckpointMeta& meta, const std::string& temporary_folder,
+                              const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
-  write_manifest(files, options, made, manifest);
-  preserve_foreign_files(files, below(options.root, name));
+  write_manifest(files, options, temporary_folder, manifest);
+  preserve_foreign_files(files, path_in(options.root, name));
   // A resumed run can reach a step whose folder exists already.
-  const std::string old = move_into_place(files, made, below(options.root, name));
+  const std::string replaced_folder =
+      move_into_place(files, temporary_folder, path_in(options.root, name));
   try {
     publish_latest(files, options.root, name);
-    if (options.best) write_best(files, options.root, *options.best);
+    if (options.best) write_best_record(files, options.root, *options.best);
   } catch (const std::exception& exception) {
     return as_error(exception).message();
   }
-  remove_replaced(files, old, below(options.root, name));
+  remove_replaced(files, replaced_folder, path_in(options.root, name));
   try {
-    remove_old(files, options, manifest.serial);
+    remove_old_checkpoints(files, options, manifest.serial);
   } catch (const std::exception& exception) {
     log_warning(cat("an old checkpoint could not be removed: ", as_error(exception).message()));
   }
@@ -244,7 +247,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
 
 /// Removes an unfinished save, as far as possible. Errors of the removal are not thrown: the
 /// failure that led here is the one to report, and the next start cleans up as well.
-void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
+void abandon_save(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
     files.remove_all(folder);
@@ -255,10 +258,10 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
 
 /// Refuses to continue after a commit: the checkpoint exists and is verified, but may not outlast a
 /// power cut.
-[[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
+[[noreturn]] void refuse_after_commit(const std::string& name, const std::string& late_failure) {
   throw Error(ExitCode::kEnvironment,
               cat("checkpoint ", name,
-                  " was written and verified, but a later step of the save failed: ", trouble),
+                  " was written and verified, but a later step of the save failed: ", late_failure),
               "check that disk (dmesg, smartctl); --resume auto continues from the checkpoint");
 }
 
@@ -272,7 +275,7 @@ bool is_our_leftover(const LeftoverFolder& leftover, const std::string& path) {
 SaveResult result_of(const std::string& folder, const std::vector<std::string>& records) {
   SaveResult result{.folder = folder};
   for (const std::string& text : records) {
-    const RankRecord record = rank_record_from(text, "record");
+    const RankRecord record = parse_rank_record(text, "record");
     result.bytes += record.bytes;
     result.read_from_disk = result.read_from_disk && record.read_back == kReadFromDisk;
   }
@@ -293,29 +296,29 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
   const std::string temporary = run_on_all_ranks(group, what, [&]() -> std::string {
-    return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
+    return group.rank == 0 ? make_temporary_folder(files, options.root, meta.step) : "";
   })[0];
-  const std::string folder = below(options.root, temporary);
+  const std::string folder = path_in(options.root, temporary);
   std::vector<std::string> records;
   double read_back_seconds = 0;
-  std::string trouble;
+  std::string late_failure;
   try {
     records = run_on_all_ranks(group, what, [&] {
-      const WrittenHere written = write_here(files, options, folder, slices, group.rank);
-      read_back_seconds = written.read_back_seconds;
-      return rank_record_text(written.record);
+      const OwnFileResult own_file = write_own_file(files, options, folder, slices, group.rank);
+      read_back_seconds = own_file.read_back_seconds;
+      return rank_record_text(own_file.record);
     });
-    trouble = run_on_all_ranks(group, what, [&]() -> std::string {
-      return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
+    late_failure = run_on_all_ranks(group, what, [&]() -> std::string {
+      return group.rank == 0 ? commit_checkpoint(files, options, meta, folder, records) : "";
     })[0];
   } catch (...) {
-    abandon(files, folder, group);
+    abandon_save(files, folder, group);
     throw;
   }
   // `folder` is not removed here but by the next start: an earlier checkpoint of this step may have
   // got its name back.
-  if (!trouble.empty()) refuse_after_commit(name, trouble);
-  SaveResult result = result_of(below(options.root, name), records);
+  if (!late_failure.empty()) refuse_after_commit(name, late_failure);
+  SaveResult result = result_of(path_in(options.root, name), records);
   result.read_back_seconds = read_back_seconds;
   return result;
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/best.h"
+#include "checkpoint/best_checkpoint.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/save_buffers.h"

@@ -105,7 +105,7 @@ struct BoardTable {
 
   struct GroupCell {
     static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;
-    std::atomic<uint32_t> used;
+    std::atomic<uint32_t> state;
     SeqLocked<BoardGroup> group;
     SeqLocked<CollectiveRecord> record;
   };

@@ -42,7 +42,7 @@ std::vector<int> parse_ranges(const std::string& text) {
 }
 
 /// Returns whether two ascending lists have a core in common.
-bool intersect(const std::vector<int>& a, const std::vector<int>& b) {
+bool share_a_core(const std::vector<int>& a, const std::vector<int>& b) {
   return std::any_of(a.begin(), a.end(),
                      [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
 }
@@ -50,40 +50,44 @@ bool intersect(const std::vector<int>& a, const std::vector<int>& b) {
 }  // namespace
 
 std::string core_limit_text(const CoreLimit& limit) {
-  return cat(ranges_text(limit.allowed), "\n", number_text(limit.quota), "\n", limit.group_id, "\n",
-             limit.group);
+  return cat(ranges_text(limit.allowed_cores), "\n", number_text(limit.quota_cores), "\n",
+             limit.quota_group_id, "\n", limit.quota_group);
 }
 
 CoreLimit parse_core_limit(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(4);
-  CoreLimit limit{.allowed = parse_ranges(lines[0]),
-                  .quota = std::atof(lines[1].c_str()),
-                  .group = lines[3],
-                  .group_id = lines[2]};
-  if (limit.allowed.empty()) limit.allowed = {0};
-  if (!(limit.quota > 0)) limit.quota = 0;
+  CoreLimit limit{.allowed_cores = parse_ranges(lines[0]),
+                  .quota_cores = std::atof(lines[1].c_str()),
+                  .quota_group = lines[3],
+                  .quota_group_id = lines[2]};
+  if (limit.allowed_cores.empty()) limit.allowed_cores = {0};
+  if (!(limit.quota_cores > 0)) limit.quota_cores = 0;
   return limit;
 }
 
 int threads_of_rank(const std::vector<RankCores>& ranks, int rank) {
   const RankCores& own = ranks.at(static_cast<size_t>(rank));
-  int beside = 0, in_group = 0;
+  int sharing_ranks = 0, ranks_in_group = 0;
   for (const RankCores& other : ranks) {
     if (other.machine != own.machine) continue;
-    beside += intersect(other.limit.allowed, own.limit.allowed) ? 1 : 0;
-    in_group += other.limit.quota > 0 && other.limit.group_id == own.limit.group_id ? 1 : 0;
+    sharing_ranks += share_a_core(other.limit.allowed_cores, own.limit.allowed_cores) ? 1 : 0;
+    ranks_in_group +=
+        other.limit.quota_cores > 0 && other.limit.quota_group_id == own.limit.quota_group_id ? 1
+                                                                                              : 0;
   }
-  const int cores = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);
-  if (own.limit.quota == 0) return std::max(1, cores);
-  return std::max(1, std::min(cores, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
+  const int cores = static_cast<int>(own.limit.allowed_cores.size()) / std::max(1, sharing_ranks);
+  if (own.limit.quota_cores == 0) return std::max(1, cores);
+  return std::max(
+      1, std::min(cores, threads_of_quota(own.limit.quota_cores) / std::max(1, ranks_in_group)));
 }
 
 std::string quota_text(const CoreLimit& limit) {
-  if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size()))
+  if (limit.quota_cores == 0 ||
+      threads_of_quota(limit.quota_cores) >= static_cast<int>(limit.allowed_cores.size()))
     return "";
-  return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota),
-             limit.quota == 1 ? " core" : " cores");
+  return cat("the control group ", limit.quota_group, " grants the time of ",
+             number_text(limit.quota_cores), limit.quota_cores == 1 ? " core" : " cores");
 }
 
 }  // namespace ftrun

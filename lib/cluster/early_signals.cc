@@ -32,7 +32,7 @@ void install_early_signal_handlers() {
   std::signal(SIGUSR1, on_early_requeue);
   if (::getpid() == kFirstProcess) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-      if (!inherits_ignored(signal)) std::signal(signal, on_early_stop);
+      if (!is_signal_ignored(signal)) std::signal(signal, on_early_stop);
   }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

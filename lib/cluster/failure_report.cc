@@ -26,7 +26,7 @@ constexpr char kLineEnd = '\x1e';  // replaces a line end inside a message
 
 /// Makes a text fit one field of a line. Tabs separate fields and line ends separate reports, so
 /// line ends become kLineEnd, and tabs and carriage returns become spaces.
-std::string one_line(std::string_view text) {
+std::string encode_field(std::string_view text) {
   std::string flat(text);
   for (char& c : flat) {
     if (c == '\n') c = kLineEnd;
@@ -35,25 +35,25 @@ std::string one_line(std::string_view text) {
   return flat;
 }
 
-/// Returns the first `room` bytes of a text, whole characters only.
-std::string_view start_of(std::string_view text, size_t room) {
-  if (text.size() <= room) return text;
-  while (room > 0 && (static_cast<unsigned char>(text[room]) & 0xC0) == 0x80) --room;
-  return text.substr(0, room);
+/// Returns the first `max_bytes` bytes of a text, whole characters only.
+std::string_view utf8_prefix(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0) == 0x80) --max_bytes;
+  return text.substr(0, max_bytes);
 }
 
 /// Cuts the middle out of a message that is too long: its beginning says what happened, and its
 /// remedy at the end says what to do.
-std::string fitted(const std::string& message, size_t room) {
-  if (message.size() <= room) return message;
+std::string shorten_message(const std::string& message, size_t max_bytes) {
+  if (message.size() <= max_bytes) return message;
   constexpr std::string_view kCut = " [...]";
   const size_t at = std::min(message.rfind(kRemedy), message.size());
-  const std::string_view remedy = start_of(std::string_view(message).substr(at), kMaxRemedy);
+  const std::string_view remedy = utf8_prefix(std::string_view(message).substr(at), kMaxRemedy);
   const std::string_view begin = std::string_view(message).substr(0, at);
-  return cat(start_of(begin, room - remedy.size() - kCut.size()), kCut, remedy);
+  return cat(utf8_prefix(begin, max_bytes - remedy.size() - kCut.size()), kCut, remedy);
 }
 
-std::string with_lines(std::string text) {
+std::string decode_field(std::string text) {
   std::replace(text.begin(), text.end(), kLineEnd, '\n');
   return text;
 }
@@ -67,7 +67,7 @@ bool parse_number(const std::string& text, T& value) {
 
 }  // namespace
 
-FailureReport failure_report(int rank, const std::exception& failure, const Error& error) {
+FailureReport make_failure_report(int rank, const std::exception& failure, const Error& error) {
   FailureReport report{.rank = rank,
                        .unix_ns = unix_time_ns(),
                        .exit_code = static_cast<int>(error.code()),
@@ -82,11 +82,12 @@ FailureReport failure_report(int rank, const std::exception& failure, const Erro
 }
 
 std::string failure_line(const FailureReport& report) {
-  const std::string doing = one_line(report.activity).substr(0, 400);
+  const std::string doing = encode_field(report.activity).substr(0, 400);
   const std::string start =
       cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code, "\t",
           report.culprit, "\t", report.is_device_failure ? 1 : 0, "\t", doing, "\t");
-  return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
+  return cat(start, encode_field(shorten_message(report.message, kMaxLine - 1 - start.size())),
+             "\n");
 }
 
 std::optional<FailureReport> parse_failure_line(std::string_view line) {
@@ -99,8 +100,8 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
       !parse_number(fields[4], report.culprit) || !parse_number(fields[5], is_device_failure))
     return std::nullopt;
   report.is_device_failure = is_device_failure != 0;
-  report.activity = with_lines(fields[6]);
-  report.message = with_lines(fields[7]);
+  report.activity = decode_field(fields[6]);
+  report.message = decode_field(fields[7]);
   return report;
 }
 

@@ -29,7 +29,7 @@ struct FailureReport {
 };
 
 /// Makes the report of a rank that ends because of `failure`, which the user sees as `error`.
-FailureReport failure_report(int rank, const std::exception& failure, const Error& error);
+FailureReport make_failure_report(int rank, const std::exception& failure, const Error& error);
 
 /// Formats the report as one line, at most 4,000 bytes, so that a pipe transfers it whole. The
 /// middle of a longer message is cut out; its remedy is kept.

@@ -26,7 +26,7 @@ struct RankFailure {
   double cpu_seconds = 0;
   int64_t cpu_seconds_limit = 0;
 
-  int of_rank() const { return culprit >= 0 ? culprit : rank; }
+  int causing_rank() const { return culprit >= 0 ? culprit : rank; }
 };
 
 const FailureReport* earliest_report(const std::vector<FailureReport>& reports, int rank) {
@@ -56,11 +56,11 @@ void move_root_cause_first(std::vector<RankFailure>& failures) {
   std::rotate(failures.begin(), cause, cause + 1);
 }
 
-std::vector<RankFailure> collect(const RankOutcomes& all) {
+std::vector<RankFailure> collect_failures(const RankOutcomes& outcomes) {
   std::vector<RankFailure> failures;
-  for (const RankExit& rank_exit : all.exits) {
-    const FailureReport* report = earliest_report(all.reports, rank_exit.rank);
-    if (exited_as_requested(rank_exit.exit_code, rank_exit.signal, all.forwarded_signal) ||
+  for (const RankExit& rank_exit : outcomes.exits) {
+    const FailureReport* report = earliest_report(outcomes.reports, rank_exit.rank);
+    if (exited_as_requested(rank_exit.exit_code, rank_exit.signal, outcomes.forwarded_signal) ||
         (rank_exit.was_asked_to_stop && report == nullptr))
       continue;
     RankFailure failure{rank_exit.rank,
@@ -141,15 +141,16 @@ std::string sorted_rank_list(std::vector<int> ranks) {
 }
 
 /// Lists `failure`'s rank and the ranks that had the same failure.
-std::string ranks_of(const RankFailure& failure, const std::vector<RankFailure>& failures) {
+std::string ranks_with_failure(const RankFailure& failure,
+                               const std::vector<RankFailure>& failures) {
   std::vector<int> ranks{failure.rank};
   for (const RankFailure& other : failures)
     if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
   return sorted_rank_list(std::move(ranks));
 }
 
-std::string line_of(const RankFailure& failure, const std::string& ranks, int64_t since_ns,
-                    std::string_view since) {
+std::string failure_text(const RankFailure& failure, const std::string& ranks, int64_t since_ns,
+                         std::string_view since) {
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
   std::string line = cat(ranks, ": ", how_it_ended(failure), ", ",
                          human_seconds(std::max(seconds, 0.0)), " ", since);
@@ -158,9 +159,10 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
   return line;
 }
 
-std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure>& failures) {
+std::string stopped_ranks_text(const RankOutcomes& outcomes,
+                               const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
-  for (const RankExit& rank_exit : all.exits) {
+  for (const RankExit& rank_exit : outcomes.exits) {
     const bool has_failed =
         std::any_of(failures.begin(), failures.end(),
                     [&](const RankFailure& f) { return f.rank == rank_exit.rank; });
@@ -171,10 +173,10 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
 
 /// Returns the exit code if all ranks ended as asked: 0, or 75, or 128 + the signal that was
 /// forwarded.
-int orderly_code(const RankOutcomes& all) {
+int orderly_exit_code(const RankOutcomes& outcomes) {
   int code = 0;
-  for (const RankExit& rank_exit : all.exits)
-    code = std::max(code, rank_exit.was_asked_to_stop ? stop_exit_code(all.forwarded_signal)
+  for (const RankExit& rank_exit : outcomes.exits)
+    code = std::max(code, rank_exit.was_asked_to_stop ? stop_exit_code(outcomes.forwarded_signal)
                           : rank_exit.signal != 0     ? stop_exit_code(rank_exit.signal)
                                                       : rank_exit.exit_code);
   return code;
@@ -193,32 +195,34 @@ int stop_exit_code(int signal) noexcept {
   return signal == SIGUSR1 ? static_cast<int>(ExitCode::kRequeue) : 128 + signal;
 }
 
-bool ends_at_once(int first, int signal, int64_t after_ms) noexcept {
-  if (signal == SIGHUP || (signal == SIGUSR1 && first == SIGUSR1)) return false;
-  const bool same = signal == first || (first == SIGHUP && signal == SIGTERM);
+bool asks_to_end_at_once(int first_signal, int signal, int64_t after_ms) noexcept {
+  if (signal == SIGHUP || (signal == SIGUSR1 && first_signal == SIGUSR1)) return false;
+  const bool same = signal == first_signal || (first_signal == SIGHUP && signal == SIGTERM);
   return !same || after_ms >= kSameSignalMs;
 }
 
-bool inherits_ignored(int signal) noexcept {
+bool is_signal_ignored(int signal) noexcept {
   struct sigaction now {};
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-FailureSummary summarize_failures(const RankOutcomes& all) {
-  const std::vector<RankFailure> failures = collect(all);
+FailureSummary summarize_failures(const RankOutcomes& outcomes) {
+  const std::vector<RankFailure> failures = collect_failures(outcomes);
   if (failures.empty()) {
-    return {.exit_code = orderly_code(all), .text = "", .reason = ""};
+    return {.exit_code = orderly_exit_code(outcomes), .text = "", .reason = ""};
   }
   const RankFailure& cause = failures.front();
-  std::string text = line_of(cause, ranks_of(cause, failures), all.started_ns, "after the start");
+  std::string text = failure_text(cause, ranks_with_failure(cause, failures), outcomes.started_ns,
+                                  "after the start");
   for (size_t i = 1; i < failures.size(); ++i)
     if (!same_failure(failures[i], cause))
       text += "\n  then " +
-              line_of(failures[i], cat("rank ", failures[i].rank), cause.unix_ns, "later");
-  text += stopped_ranks(all, failures);
-  if (const std::string log = all.log_of ? all.log_of(cause.of_rank()) : ""; !log.empty())
+              failure_text(failures[i], cat("rank ", failures[i].rank), cause.unix_ns, "later");
+  text += stopped_ranks_text(outcomes, failures);
+  if (const std::string log = outcomes.log_of ? outcomes.log_of(cause.causing_rank()) : "";
+      !log.empty())
     text += cat("\n  its log: ", log);
-  return {cause.exit_code, text, cause.of_rank(),
+  return {cause.exit_code, text, cause.causing_rank(),
           cause.message.empty() ? how_it_ended(cause) : cause.message, belongs_to_rank(cause)};
 }
 

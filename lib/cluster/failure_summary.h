@@ -41,15 +41,15 @@ bool exited_as_requested(int exit_code, int signal, int forwarded_signal);
 /// and terminals send a signal both to a process and to its group.
 inline constexpr int64_t kSameSignalMs = 1000;
 
-/// Returns whether `signal`, received `after_ms` milliseconds after `first`, the first signal that
-/// asked to stop, asks the process to end at once without saving. Signal handlers may call it. A
-/// lost terminal (SIGHUP) never asks for that: no user waits there, and systemd sends SIGTERM and
-/// SIGHUP together. A scheduler's repeated warning does not either, because SLURM loses a warning
-/// that it sends while it starts the ranks.
-bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
+/// Returns whether `signal`, received `after_ms` milliseconds after `first_signal`, the first
+/// signal that asked to stop, asks the process to end at once without saving. Signal handlers may
+/// call it. A lost terminal (SIGHUP) never asks for that: no user waits there, and systemd sends
+/// SIGTERM and SIGHUP together. A scheduler's repeated warning does not either, because SLURM loses
+/// a warning that it sends while it starts the ranks.
+bool asks_to_end_at_once(int first_signal, int signal, int64_t after_ms) noexcept;
 
-/// Returns whether this process inherited the signal as ignored; nohup does this with SIGHUP.
-bool inherits_ignored(int signal) noexcept;
+/// Returns whether this process ignores the signal; nohup starts programs that ignore SIGHUP.
+bool is_signal_ignored(int signal) noexcept;
 
 struct RankOutcomes {
   std::vector<RankExit> exits;
@@ -81,6 +81,6 @@ struct FailureSummary {
 /// is the rank that waited for no other. The text names the cause first, then the other failures in
 /// order of time, then the ranks that were stopped. If the cause's report names a culprit, the
 /// culprit is the rank of the summary, and the text names its log.
-FailureSummary summarize_failures(const RankOutcomes& all);
+FailureSummary summarize_failures(const RankOutcomes& outcomes);
 
 }  // namespace ftrun

@@ -124,7 +124,7 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
 
 /// Returns the address at which rank 0 serves the rendezvous. A step on one node uses 127.0.0.1,
 /// because the node's host name may not resolve there.
-std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
+std::string slurm_master_addr(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
   return expand_hostlist(env.text_of_step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
@@ -132,13 +132,13 @@ std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) 
 
 /// Returns a name of the job made of numbers that every task of a step knows and that no other step
 /// has.
-std::string slurm_job(const Variables& env) {
+std::string slurm_job_name(const Variables& env) {
   return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
 }
 
 /// Returns the port in MASTER_PORT, or 0 if it is not set. The port is not computed from the job's
 /// number, because others could guess it.
-int given_port(const Variables& env) {
+int read_master_port(const Variables& env) {
   if (!env.has("MASTER_PORT")) return 0;
   const int port = env.number("MASTER_PORT", 0);
   check_port(port, "MASTER_PORT");
@@ -159,9 +159,9 @@ LaunchEnvironment from_slurm(const Variables& env) {
   if (launch.world_size == 1) return launch;
   launch.local_size = slurm_local_size(env, launch);
   check_below(launch.local_rank, "SLURM_LOCALID", launch.local_size, "tasks on this node");
-  launch.master_addr = slurm_master(env, launch);
-  launch.master_port = given_port(env);
-  launch.job = slurm_job(env);
+  launch.master_addr = slurm_master_addr(env, launch);
+  launch.master_port = read_master_port(env);
+  launch.job = slurm_job_name(env);
   return launch;
 }
 
@@ -182,11 +182,11 @@ void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char
                     "process, unset its variables"));
   }
   launch.master_addr = "127.0.0.1";
-  launch.master_port = given_port(env);
+  launch.master_port = read_master_port(env);
   launch.job = *job;
 }
 
-struct MpiNames {
+struct MpiVariableNames {
   LaunchKind kind;
   const char* rank;
   const char* size;
@@ -195,13 +195,13 @@ struct MpiNames {
   const char* job;
 };
 // OMPI_COMM_WORLD_NODE_RANK is not read: it is the rank within the node, not the node's number.
-constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,         "OMPI_COMM_WORLD_RANK",
-                               "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
-                               "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
-constexpr MpiNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
-                           "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"};
+constexpr MpiVariableNames kOpenMpi = {LaunchKind::kOpenMpi,         "OMPI_COMM_WORLD_RANK",
+                                       "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
+                                       "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
+constexpr MpiVariableNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
+                                   "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"};
 
-LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
+LaunchEnvironment from_mpi(const Variables& env, const MpiVariableNames& names) {
   LaunchEnvironment launch;
   launch.kind = names.kind;
   launch.rank = env.required_number(names.rank, names.rank);
@@ -332,7 +332,7 @@ std::string variables_of(LaunchKind kind, const Variables& env) {
   return join(set, ", ");
 }
 
-LaunchEnvironment find_launcher(const Variables& env) {
+LaunchEnvironment read_launcher(const Variables& env) {
   if (env.has("LOCAL_RANK")) return from_torchrun(env);
   if (in_slurm_step(env)) return from_slurm(env);
   if (env.has(kOpenMpi.rank)) return from_mpi(env, kOpenMpi);
@@ -346,7 +346,7 @@ LaunchEnvironment find_launcher(const Variables& env) {
 
 LaunchEnvironment detect_launch(const EnvLookup& lookup) {
   const Variables env(lookup);
-  LaunchEnvironment launch = find_launcher(env);
+  LaunchEnvironment launch = read_launcher(env);
   launch.variables = variables_of(launch.kind, env);
   launch.token = token_of(env);
   return launch;
@@ -355,18 +355,19 @@ LaunchEnvironment detect_launch(const EnvLookup& lookup) {
 std::string launch_text(const LaunchEnvironment& launch) {
   const bool is_node = launch.kind == LaunchKind::kNode;
   if (launch.kind == LaunchKind::kSingle || launch.kind == LaunchKind::kSupervised) return "";
-  const int own = is_node ? launch.node : launch.rank,
-            all = is_node ? launch.nodes : launch.world_size;
+  const int index = is_node ? launch.node : launch.rank,
+            count = is_node ? launch.nodes : launch.world_size;
   const std::string who =
-      cat(is_node ? "process " : "rank ", own, " of ", all, ", by the variables of ",
+      cat(is_node ? "process " : "rank ", index, " of ", count, ", by the variables of ",
           is_node ? "a launcher" : launch_name(launch.kind), " (", launch.variables, ")");
-  const std::string place = launch.master_port > 0
-                                ? cat(launch.master_addr, ":", launch.master_port)
-                                : launch.master_addr;
+  const std::string address = launch.master_port > 0
+                                  ? cat(launch.master_addr, ":", launch.master_port)
+                                  : launch.master_addr;
   const std::string waits =
-      all == 1 ? ""
-               : cat(": it waits for ",
-                     all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
+      count == 1
+          ? ""
+          : cat(": it waits for ", count == 2 ? "the other one" : cat("the ", count - 1, " others"),
+                " at ", address);
   return cat(who, waits, "; unset them if no launcher has set them for this run");
 }
 

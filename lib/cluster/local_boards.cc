@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-void* map(int fd, int64_t bytes) {
+void* map_memory(int fd, int64_t bytes) {
   void* memory =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return memory == MAP_FAILED ? nullptr : memory;
@@ -33,7 +33,7 @@ LocalBoards LocalBoards::make(int count) {
   OwnedFd fd(::memfd_create("ftrun ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   void* memory = nullptr;
   if (fd && ::ftruncate(fd.get(), bytes) == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals) == 0)
-    memory = map(fd.get(), bytes);
+    memory = map_memory(fd.get(), bytes);
   if (memory == nullptr) {
     const int error = errno;
     const std::string remedy = shared_memory_remedy(error);
@@ -49,14 +49,14 @@ LocalBoards LocalBoards::make(int count) {
 /// readers.
 LocalBoards LocalBoards::open(OwnedFd fd) {
   struct stat status {};
-  const bool made_so =
+  const bool is_sealed =
       fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
-  if (!made_so || status.st_size % BoardTable::kBytes != 0) {
+  if (!is_sealed || status.st_size % BoardTable::kBytes != 0) {
     fd.release();  // the descriptor is something else and stays open
     return {};
   }
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
-  void* memory = map(fd.get(), status.st_size);
+  void* memory = map_memory(fd.get(), status.st_size);
   if (memory == nullptr) return {};
   return {std::move(fd), memory, static_cast<int>(status.st_size / BoardTable::kBytes)};
 }
@@ -83,7 +83,7 @@ BoardTable& LocalBoards::table(int local_rank) const {
                                         local_rank * BoardTable::kBytes);
 }
 
-const BoardTable* LocalBoards::find(int rank, int pid) const {
+const BoardTable* LocalBoards::find_table(int rank, int pid) const {
   for (int i = 0; i < count_; ++i) {
     const BoardTable& one = table(i);
     const int32_t process = one.pid.load(std::memory_order_acquire);

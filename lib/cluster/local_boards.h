@@ -25,7 +25,7 @@ class LocalBoards {
   BoardTable& table(int local_rank) const;
   int fd() const { return fd_.get(); }
   /// Finds the table of a rank's process; null if there is none.
-  const BoardTable* find(int rank, int pid) const;
+  const BoardTable* find_table(int rank, int pid) const;
 
  private:
   LocalBoards(OwnedFd fd, void* memory, int count);

@@ -19,14 +19,14 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kMoment{100};
 
 bool has_room(int fd, std::chrono::milliseconds wait) {
-  pollfd wanted{fd, POLLOUT, 0};
-  return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
+  pollfd descriptor{fd, POLLOUT, 0};
+  return ::poll(&descriptor, 1, static_cast<int>(wait.count())) != 0;
 }
 
 /// Opens a terminal again, non-blocking. A write to a terminal that has room for one byte would
 /// block until the whole line is written. Setting O_NONBLOCK on the inherited descriptor would
 /// affect every process that shares it.
-OwnedFd opened_again(int fd) {
+OwnedFd reopen_terminal(int fd) {
   if (::isatty(fd) != 1) return {};
   const std::string path = cat("/proc/self/fd/", fd);
   return OwnedFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -36,7 +36,7 @@ OwnedFd opened_again(int fd) {
 
 LossyOutput::LossyOutput(LossyOutputOptions options) : options_(std::move(options)) {
   for (size_t i = 0; i < streams_.size(); ++i) {
-    streams_[i].terminal = opened_again(options_.descriptors[i]);
+    streams_[i].terminal = reopen_terminal(options_.descriptors[i]);
     streams_[i].fd = streams_[i].terminal ? streams_[i].terminal.get() : options_.descriptors[i];
   }
 }
@@ -44,19 +44,19 @@ LossyOutput::LossyOutput(LossyOutputOptions options) : options_(std::move(option
 void LossyOutput::write(OutputStream stream, std::string_view text) {
   Stream& to = streams_[static_cast<size_t>(stream)];
   const bool is_out = stream == OutputStream::kOut;
-  const auto leave_out = [&] {
+  const auto count_dropped = [&] {
     to.dropped_lines += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
   };
-  if (to.is_blocked && !has_room(to.fd, {})) return leave_out();
+  if (to.is_blocked && !has_room(to.fd, {})) return count_dropped();
   if (std::exchange(to.is_blocked, false)) {
-    const std::string shown =
+    const std::string notice =
         cat("\nnotice: ", to.dropped_lines, to.dropped_lines == 1 ? " line was" : " lines were",
             " dropped because the output was blocked; see the ranks' logs\n");
-    std::string_view rest = shown;
-    if (!write_all(to, rest, is_out)) return leave_out();
+    std::string_view remaining = notice;
+    if (!write_all(to, remaining, is_out)) return count_dropped();
     to.dropped_lines = 0;
   }
-  if (!write_all(to, text, is_out)) leave_out();
+  if (!write_all(to, text, is_out)) count_dropped();
 }
 
 /// Writes the text. Returns false if the stream is blocked; `text` is then what remains.

@@ -74,7 +74,7 @@ double seconds_since_unix_ns(int64_t unix_ns) {
   return static_cast<double>(now.count() - unix_ns) * 1e-9;
 }
 
-std::string last_seen(const CollectiveRecord& record) {
+std::string last_collective_text(const CollectiveRecord& record) {
   if (record.state == CollectiveState::kNone)
     return "it has entered no collective of the group yet";
   const char* verb = record.state == CollectiveState::kEntered ? "entered" : "finished";
@@ -82,16 +82,16 @@ std::string last_seen(const CollectiveRecord& record) {
              human_seconds(std::max(seconds_since_unix_ns(record.unix_ns), 0.0)), " ago");
 }
 
-std::string name_of(const PeerView& peer) {
+std::string peer_name(const PeerView& peer) {
   const std::string process =
       peer.identity.pid > 0 ? cat(" (process ", peer.identity.pid, " on ", peer.identity.host, ")")
                             : "";
   return cat("rank ", peer.global_rank, process);
 }
 
-/// Returns whether a peer has reached the collective of `mine`, or has passed it.
-bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& mine) {
-  return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
+/// Returns whether a peer has reached the collective of `own_record`, or has passed it.
+bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& own_record) {
+  return peer.state != CollectiveState::kNone && peer.sequence >= own_record.sequence;
 }
 
 /// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
@@ -99,12 +99,13 @@ bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& mine) {
 /// this one, and so on.
 class WaitChain {
  public:
-  WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+  WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& own_record, int self,
             const std::vector<PeerView>& others) {
     for (size_t i = 0; i < views.size(); ++i)
-      first_present_ += static_cast<int>(i) == self || has_entered(views[i].record, mine) ? 1 : 0;
-    for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
-    for (const PeerView& view : others) known_.emplace(view.global_rank, &view);
+      first_present_ +=
+          static_cast<int>(i) == self || has_entered(views[i].record, own_record) ? 1 : 0;
+    for (const PeerView& view : views) views_by_rank_.emplace(view.global_rank, &view);
+    for (const PeerView& view : others) views_by_rank_.emplace(view.global_rank, &view);
     if (self < static_cast<int>(views.size()))
       visited_.insert(views[static_cast<size_t>(self)].global_rank);
   }
@@ -115,7 +116,7 @@ class WaitChain {
     culprit = peer.global_rank;
     visited_.insert(peer.global_rank);
     if (max_present_ == 0) max_present_ = first_present_, ring_culprit_ = culprit;
-    const std::string own = activity_text(peer.state);
+    const std::string own_activity = activity_text(peer.state);
     // Ranks that are not on the chain yet are followed first. A rank that is on the chain closes a
     // ring only if there are no others.
     for (const bool closes_ring : {false, true})
@@ -124,7 +125,7 @@ class WaitChain {
         const std::string waits = waits_in_group_text(peer, group, closes_ring);
         if (!waits.empty()) return waits;
       }
-    return own.empty() ? "" : cat("it is in ", own);
+    return own_activity.empty() ? "" : cat("it is in ", own_activity);
   }
 
   int culprit = -1;
@@ -135,7 +136,7 @@ class WaitChain {
   /// this rank's.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == CollectiveState::kAborted) return true;
-    return group.record.state == CollectiveState::kEntered && !own_work(state);
+    return group.record.state == CollectiveState::kEntered && !find_own_work(state);
   }
 
   /// Returns the text "it waits in all_gather #4 (hidden) of group tensor for rank 3, which ...".
@@ -143,10 +144,10 @@ class WaitChain {
                                   bool closes_ring) {
     for (const int rank : group.members) {
       if (rank == peer.global_rank || (visited_.contains(rank) && !closes_ring) ||
-          (is_point_to_point(group.record.kind) && rank != partner(group)))
+          (is_point_to_point(group.record.kind) && rank != partner_rank(group)))
         continue;
-      const auto found = known_.find(rank);
-      if (found == known_.end()) {
+      const auto found = views_by_rank_.find(rank);
+      if (found == views_by_rank_.end()) {
         unknown.push_back(rank);
         continue;
       }
@@ -155,10 +156,10 @@ class WaitChain {
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
       const bool takes_part = is_point_to_point(group.record.kind)
-                                  ? meets(theirs, group.record, peer, group)
+                                  ? is_other_end(theirs, group.record, peer, group)
                                   : has_entered(theirs, group.record);
       if (takes_part && !ended && !other.is_silent) continue;
-      const int present = present_in(group);
+      const int present = count_entered(group);
       if (present > max_present_) max_present_ = present, ring_culprit_ = rank;
       const char* const waits = group.record.state == CollectiveState::kAborted
                                     ? "it gave up waiting in "
@@ -170,13 +171,13 @@ class WaitChain {
   }
 
   std::string describe_awaited(const PeerView& other) {
-    const std::string name = name_of(other);
-    const bool before = visited_.contains(other.global_rank);
-    if (!before) culprit = other.global_rank;
+    const std::string name = peer_name(other);
+    const bool was_visited = visited_.contains(other.global_rank);
+    if (!was_visited) culprit = other.global_rank;
     if (other.process == ProcessState::kGone) return name + ", which is gone";
     if (other.process == ProcessState::kStopped) return name + ", which is stopped";
     if (other.is_silent) return name + ", which does not respond";
-    if (before) {
+    if (was_visited) {
       culprit = ring_culprit_;
       return name + ": they wait for each other";
     }
@@ -184,33 +185,33 @@ class WaitChain {
     return next.empty() ? name : cat(name, ": ", next);
   }
 
-  int present_in(const RankState::GroupState& group) const {
+  int count_entered(const RankState::GroupState& group) const {
     return static_cast<int>(std::ranges::count_if(group.members, [&](int rank) {
-      const auto found = known_.find(rank);
-      return found == known_.end() ||
+      const auto found = views_by_rank_.find(rank);
+      return found == views_by_rank_.end() ||
              has_entered(record_of(*found->second, group.name), group.record);
     }));
   }
-  static int partner(const RankState::GroupState& group) {
+  static int partner_rank(const RankState::GroupState& group) {
     const auto at = static_cast<size_t>(group.record.peer);
     return group.record.peer >= 0 && at < group.members.size() ? group.members[at] : -1;
   }
   static CollectiveRecord record_of(const PeerView& peer, const std::string& group) {
-    const RankState::GroupState* found = peer.state.find(group);
+    const RankState::GroupState* found = peer.state.find_group(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
   /// Returns whether a peer is at the other end of the wanted message: a send waits for its receive
   /// and a receive for its send, and both ends number the messages of one direction in the same
   /// way.
-  static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
-                    const PeerView& peer, const RankState::GroupState& group) {
+  static bool is_other_end(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
+                           const PeerView& peer, const RankState::GroupState& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
                       group.members[static_cast<size_t>(theirs.peer)] == peer.global_rank;
     return is_point_to_point(theirs.kind) && theirs.kind != wanted.kind && back &&
            theirs.state != CollectiveState::kNone && theirs.sequence >= wanted.sequence;
   }
 
-  std::map<int, const PeerView*> known_;
+  std::map<int, const PeerView*> views_by_rank_;
   std::set<int> visited_;
   /// The number of ranks that have entered this rank's collective, and the largest number that have
   /// entered a collective of the chain. In a ring of ranks that wait for each other, the culprit is
@@ -221,19 +222,21 @@ class WaitChain {
 };
 
 /// Returns why this rank has to wait for the peer; "" if it does not seem to wait for it.
-std::string delay_reason(const PeerView& peer, const CollectiveRecord& mine) {
-  const std::string who = name_of(peer);
+std::string delay_reason(const PeerView& peer, const CollectiveRecord& own_record) {
+  const std::string who = peer_name(peer);
   if (peer.record.state == CollectiveState::kAborted)
     return cat(who, " gave up in ", describe(peer.record));
   if (peer.process == ProcessState::kGone) return cat(who, " is gone");
   if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
   if (peer.record.state == CollectiveState::kLeft) return cat(who, " has left the group");
   if (peer.is_silent)
-    return cat(who, " does not respond", peer.has_heartbeat ? "; " + last_seen(peer.record) : "");
-  if (is_point_to_point(mine.kind)) return "";  // each pair of ranks counts its messages separately
-  if (!has_entered(peer.record, mine))
-    return cat(who, " has not entered it; ", last_seen(peer.record));
-  if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
+    return cat(who, " does not respond",
+               peer.has_heartbeat ? "; " + last_collective_text(peer.record) : "");
+  if (is_point_to_point(own_record.kind))
+    return "";  // each pair of ranks counts its messages separately
+  if (!has_entered(peer.record, own_record))
+    return cat(who, " has not entered it; ", last_collective_text(peer.record));
+  if (peer.record.sequence == own_record.sequence && !same_collective(peer.record, own_record))
     return cat(who, " is in ", describe(peer.record), " instead");
   return "";
 }
@@ -246,11 +249,11 @@ struct PeerReports {
 
 }  // namespace
 
-PeerIdentity own_identity() {
-  return process_identity(::getpid());
+PeerIdentity read_own_identity() {
+  return read_process_identity(::getpid());
 }
 
-PeerIdentity process_identity(int pid) {
+PeerIdentity read_process_identity(int pid) {
   utsname names{};
   ::uname(&names);
   PeerIdentity identity;
@@ -292,7 +295,7 @@ bool is_gone(int pid) {
   return is_in_exit_state(read_stat(pid));
 }
 
-ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
+ProcessState read_process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
   const ProcStat stat = read_stat(peer.pid);
   if (stat.unknown) return ProcessState::kUnknown;
@@ -300,22 +303,24 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   return is_in_stop_state(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
-WaitExplanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                              int self, const std::vector<PeerView>& others) {
+WaitExplanation explain_peers(const std::vector<PeerView>& views,
+                              const CollectiveRecord& own_record, int self,
+                              const std::vector<PeerView>& others) {
   // A dead rank explains why the others are late; a rank that aborted is always a consequence.
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];
-    const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);
-    if (static_cast<int>(i) == self || !concerned) continue;
-    std::string text = delay_reason(peer, mine);
+    const bool is_relevant =
+        !is_point_to_point(own_record.kind) || own_record.peer == static_cast<int>(i);
+    if (static_cast<int>(i) == self || !is_relevant) continue;
+    std::string text = delay_reason(peer, own_record);
     if (text.empty()) continue;
     const bool ended =
         peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
     const bool aborted = peer.record.state == CollectiveState::kAborted;
     int culprit = peer.global_rank;
-    if (!ended && !aborted && !has_entered(peer.record, mine)) {
-      WaitChain chain(views, mine, self, others);
+    if (!ended && !aborted && !has_entered(peer.record, own_record)) {
+      WaitChain chain(views, own_record, self, others);
       if (const std::string waits = chain.waits_text(peer); !waits.empty()) text += "; " + waits;
       culprit = chain.culprit;
     }
@@ -326,10 +331,10 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views, const Collecti
   if (!dead.texts.empty()) return {join(dead.texts, "; "), dead.culprits.front()};
   if (!late.texts.empty()) return {join(late.texts, "; "), late.culprits.front()};
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
-  if (!is_point_to_point(mine.kind))
+  if (!is_point_to_point(own_record.kind))
     return {"every rank has entered it and none is known to be lost", -1};
-  const PeerView& partner = views[static_cast<size_t>(mine.peer)];
-  WaitChain chain(views, mine, self, others);
+  const PeerView& partner = views[static_cast<size_t>(own_record.peer)];
+  WaitChain chain(views, own_record, self, others);
   const std::string waits = chain.waits_text(partner);
   return {cat("rank ", partner.global_rank, " is running but has not taken part",
               waits.empty() ? "" : "; ", waits),
@@ -337,15 +342,16 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views, const Collecti
 }
 
 std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
-                                     const CollectiveRecord& mine, int self,
+                                     const CollectiveRecord& own_record, int self,
                                      const std::vector<PeerView>& others) {
   std::set<int> unknown;
   for (size_t i = 0; i < views.size(); ++i) {
-    const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);
-    if (static_cast<int>(i) == self || !concerned ||
-        (!is_point_to_point(mine.kind) && has_entered(views[i].record, mine)))
+    const bool is_relevant =
+        !is_point_to_point(own_record.kind) || own_record.peer == static_cast<int>(i);
+    if (static_cast<int>(i) == self || !is_relevant ||
+        (!is_point_to_point(own_record.kind) && has_entered(views[i].record, own_record)))
       continue;
-    WaitChain chain(views, mine, self, others);
+    WaitChain chain(views, own_record, self, others);
     chain.waits_text(views[i]);
     unknown.insert(chain.unknown.begin(), chain.unknown.end());
   }

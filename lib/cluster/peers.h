@@ -25,9 +25,9 @@ struct PeerIdentity {
   }
 };
 
-PeerIdentity own_identity();
+PeerIdentity read_own_identity();
 /// Reads the identity of another process of this machine.
-PeerIdentity process_identity(int pid);
+PeerIdentity read_process_identity(int pid);
 std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 
@@ -38,7 +38,7 @@ bool is_stopped(int pid);
 /// Waiting for the process returns only after all have ended.
 bool is_gone(int pid);
 /// Reads a peer's state under /proc; kUnknown for a rank of another machine.
-ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
+ProcessState read_process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
 /// PeerView holds the facts about a peer from which a rank explains a failure.
 struct PeerView {
@@ -62,17 +62,18 @@ struct WaitExplanation {
   int culprit = -1;
 };
 
-/// Names the ranks that keep `mine` from finishing, and why: gone, stopped, silent, not yet in the
-/// collective, in another collective. For a rank that is not in the collective, the text says what
-/// the rank does instead. If that rank waits for others in another group, it follows these to the
-/// rank that waits for no other. `views` is by rank in the group, `self` is this rank's number in
-/// the group; `others` are views of ranks of other groups.
-WaitExplanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                              int self, const std::vector<PeerView>& others = {});
+/// Names the ranks that keep `own_record` from finishing, and why: gone, stopped, silent, not yet
+/// in the collective, in another collective. For a rank that is not in the collective, the text
+/// says what the rank does instead. If that rank waits for others in another group, it follows
+/// these to the rank that waits for no other. `views` is by rank in the group, `self` is this
+/// rank's number in the group; `others` are views of ranks of other groups.
+WaitExplanation explain_peers(const std::vector<PeerView>& views,
+                              const CollectiveRecord& own_record, int self,
+                              const std::vector<PeerView>& others = {});
 
 /// Lists the ranks whose views explain_peers() needs and does not have yet.
 std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
-                                     const CollectiveRecord& mine, int self,
+                                     const CollectiveRecord& own_record, int self,
                                      const std::vector<PeerView>& others);
 
 }  // namespace ftrun

@@ -13,20 +13,20 @@
 namespace ftrun {
 namespace {
 
-struct Boards {
+struct BoardRegistry {
   std::mutex mutex;
-  std::vector<const ProgressBoard*> all;
+  std::vector<const ProgressBoard*> boards;
 };
-Boards& boards() {
-  static Boards instance;
+BoardRegistry& board_registry() {
+  static BoardRegistry instance;
   return instance;
 }
 
 std::string terminate_text() {
   std::string text;
-  std::unique_lock lock(boards().mutex, std::try_to_lock);
+  std::unique_lock lock(board_registry().mutex, std::try_to_lock);
   if (lock.owns_lock()) {
-    for (const ProgressBoard* board : boards().all) text += board->describe() + "\n";
+    for (const ProgressBoard* board : board_registry().boards) text += board->describe() + "\n";
   }
   if (const std::exception_ptr current = std::current_exception()) {
     try {
@@ -56,51 +56,51 @@ std::string terminate_text() {
 }  // namespace
 
 void ProgressBoard::CommunicatorSlot::enter(const CollectiveRecord& record) {
-  CollectiveRecord now = record;
-  now.state = CollectiveState::kEntered;
-  now.unix_ns = unix_time_ns();
-  cell_.record.write(now);
+  CollectiveRecord entered = record;
+  entered.state = CollectiveState::kEntered;
+  entered.unix_ns = unix_time_ns();
+  cell_.record.write(entered);
 }
 
 void ProgressBoard::CommunicatorSlot::set_state(CollectiveState state) {
-  CollectiveRecord now = cell_.record.read();
-  now.state = state;
-  now.unix_ns = unix_time_ns();
-  cell_.record.write(now);
+  CollectiveRecord record = cell_.record.read();
+  record.state = state;
+  record.unix_ns = unix_time_ns();
+  cell_.record.write(record);
 }
 
 ProgressBoard::ProgressBoard(int rank, BoardTable* table)
     : rank_(rank),
-      own_(table == nullptr ? std::make_unique<BoardTable>() : nullptr),
-      table_(table == nullptr ? *own_ : *table) {
+      own_table_(table == nullptr ? std::make_unique<BoardTable>() : nullptr),
+      table_(table == nullptr ? *own_table_ : *table) {
   table_.rank.store(rank, std::memory_order_relaxed);
   table_.pid.store(::getpid(), std::memory_order_release);
-  const std::lock_guard lock(boards().mutex);
-  boards().all.push_back(this);
+  const std::lock_guard lock(board_registry().mutex);
+  board_registry().boards.push_back(this);
 }
 
 ProgressBoard::~ProgressBoard() {
-  const std::lock_guard lock(boards().mutex);
-  std::erase(boards().all, this);
+  const std::lock_guard lock(board_registry().mutex);
+  std::erase(board_registry().boards, this);
 }
 
 /// Frees the cells of groups of this name that were left, because a group of this name is opened
 /// again.
-void ProgressBoard::forget_left(const std::string& group) {
+void ProgressBoard::free_left_cells(const std::string& group) {
   for (BoardTable::GroupCell& cell : table_.groups) {
     const BoardGroup shown = cell.group.read();
     const bool same = group.compare(0, sizeof shown.name - 1, std::string_view(shown.name)) == 0;
-    if (same && cell.used.load() == BoardTable::GroupCell::kLeft)
-      cell.used.store(BoardTable::GroupCell::kFree);
+    if (same && cell.state.load() == BoardTable::GroupCell::kLeft)
+      cell.state.store(BoardTable::GroupCell::kFree);
   }
 }
 
 /// Finds a free cell. If there is none, takes the cell of a group that was left; such groups are
 /// shown only as long as there is room.
-ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
-  for (const uint32_t use : {BoardTable::GroupCell::kFree, BoardTable::GroupCell::kLeft}) {
+ProgressBoard::GroupCells::iterator ProgressBoard::find_free_cell() {
+  for (const uint32_t state : {BoardTable::GroupCell::kFree, BoardTable::GroupCell::kLeft}) {
     const auto found = std::ranges::find_if(
-        table_.groups, [&](const auto& cell) { return cell.used.load() == use; });
+        table_.groups, [&](const auto& cell) { return cell.state.load() == state; });
     if (found != table_.groups.end()) return found;
   }
   return table_.groups.end();
@@ -109,8 +109,8 @@ ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
 ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
                                                      const std::vector<int>& members) {
   const std::lock_guard lock(mutex_);
-  forget_left(group);
-  const auto free = free_cell();
+  free_left_cells(group);
+  const auto free = find_free_cell();
   std::unique_ptr<BoardTable::GroupCell> own;
   if (free == table_.groups.end()) own = std::make_unique<BoardTable::GroupCell>();
   BoardTable::GroupCell& cell = own ? *own : *free;
@@ -118,28 +118,28 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
   group.copy(shown.name, sizeof shown.name - 1);
   cell.group.write(shown);
   cell.record.write({});
-  cell.used.store(BoardTable::GroupCell::kOpen, std::memory_order_release);
+  cell.state.store(BoardTable::GroupCell::kOpen, std::memory_order_release);
   CommunicatorSlot* slot = slots_.emplace_back(std::make_unique<CommunicatorSlot>(cell)).get();
-  slot->own_ = std::move(own);
+  slot->own_cell_ = std::move(own);
   return slot;
 }
 
 void ProgressBoard::close(CommunicatorSlot* slot) {
   const std::lock_guard lock(mutex_);
   if (slot->read().state != CollectiveState::kAborted) slot->set_state(CollectiveState::kLeft);
-  slot->cell_.used.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
+  slot->cell_.state.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 
 void ProgressBoard::show_phase(std::string_view what) {
-  table_.phase.write(activity(ActivityKind::kOwnWork, what));
+  table_.phase.write(make_activity(ActivityKind::kOwnWork, what));
 }
 
 void ProgressBoard::enter_lane(int lane, const Activity& what) {
   if (lane >= BoardTable::kLanes) return;
-  Activity now = what;
-  now.unix_ns = unix_time_ns();
-  table_.lanes[static_cast<size_t>(lane)].write(now);
+  Activity shown = what;
+  shown.unix_ns = unix_time_ns();
+  table_.lanes[static_cast<size_t>(lane)].write(shown);
 }
 
 void ProgressBoard::leave_lane(int lane) {
@@ -148,11 +148,11 @@ void ProgressBoard::leave_lane(int lane) {
 
 void ProgressBoard::show_text_exchange(std::string_view what) {
   table_.text_exchange.write(what.empty() ? Activity{}
-                                          : activity(ActivityKind::kCommunication, what));
+                                          : make_activity(ActivityKind::kCommunication, what));
 }
 
-CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {
-  const RankState::GroupState* found = state.find(group);
+CollectiveRecord ProgressBoard::find_record(const RankState& state, const std::string& group) {
+  const RankState::GroupState* found = state.find_group(group);
   return found == nullptr ? CollectiveRecord{} : found->record;
 }
 
@@ -170,10 +170,10 @@ std::string ProgressBoard::describe() const {
   return text;
 }
 
-Activity activity(ActivityKind kind, std::string_view what) {
-  Activity made{.unix_ns = unix_time_ns(), .kind = kind};
-  what.copy(made.what, sizeof made.what - 1);
-  return made;
+Activity make_activity(ActivityKind kind, std::string_view what) {
+  Activity result{.unix_ns = unix_time_ns(), .kind = kind};
+  what.copy(result.what, sizeof result.what - 1);
+  return result;
 }
 
 void install_crash_handler() {

@@ -33,7 +33,7 @@ class ProgressBoard {
    private:
     friend class ProgressBoard;
     BoardTable::GroupCell& cell_;
-    std::unique_ptr<BoardTable::GroupCell> own_;  // if the table is full
+    std::unique_ptr<BoardTable::GroupCell> own_cell_;  // if the table is full
   };
 
   /// Begins a rank's board in `table`, which is borrowed; if it is null, the board has its own
@@ -62,7 +62,7 @@ class ProgressBoard {
   /// Returns the state as bytes, for the store.
   std::vector<uint8_t> encoded_state() const { return encode_state(state()); }
   /// Finds the group's record in a rank's state; an empty record if nothing is known.
-  static CollectiveRecord find(const RankState& state, const std::string& group);
+  static CollectiveRecord find_record(const RankState& state, const std::string& group);
 
   /// Records the rank that this rank found to be the cause of its wait; only the first call has an
   /// effect. blamed_rank() returns -1 before it.
@@ -74,12 +74,12 @@ class ProgressBoard {
   std::string describe() const;
 
  private:
-  using Cells = decltype(BoardTable::groups);
-  void forget_left(const std::string& group);
-  Cells::iterator free_cell();
+  using GroupCells = decltype(BoardTable::groups);
+  void free_left_cells(const std::string& group);
+  GroupCells::iterator find_free_cell();
 
   const int rank_;
-  std::unique_ptr<BoardTable> own_;
+  std::unique_ptr<BoardTable> own_table_;
   BoardTable& table_;
   std::atomic<int> blamed_rank_ = -1;
   std::mutex mutex_;
@@ -87,7 +87,7 @@ class ProgressBoard {
 };
 
 /// Makes an activity that begins when it is shown on the board.
-Activity activity(ActivityKind kind, std::string_view what);
+Activity make_activity(ActivityKind kind, std::string_view what);
 
 /// Makes std::terminate print each rank of this process with the collective it is in, and exit with
 /// code 6 instead of dumping core: Gloo calls std::terminate in its own thread when peers disagree

@@ -58,7 +58,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
   return rank / strides_[static_cast<int>(axis)] % sizes_.at(axis);
 }
 
-PerAxis RankMesh::coordinate(int rank) const {
+PerAxis RankMesh::coordinates_of(int rank) const {
   require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
 #define FTRUN_MESH_AXIS(kind, name, divided) .name = place_along(rank, MeshAxis::kind),
@@ -90,7 +90,7 @@ int RankMesh::place_on(int rank, MeshAxes axes) const {
   return at;
 }
 
-std::vector<int> RankMesh::line_along(MeshAxes axes) const {
+std::vector<int> RankMesh::list_line_ranks(MeshAxes axes) const {
   std::vector<int> line{0};
   for (const auto& [axis, name, divided] : kMeshAxisRows) {
     if (!axes.contains(axis) || size(axis) == 1) continue;
@@ -133,7 +133,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<StridedPlaces>& factors
     if (factor.count == 1) continue;
     const int block = factor.count * factor.stride, own = place_on(rank, factor.axes);
     const int first = own / block * block + own % factor.stride;
-    const std::vector<int> line = line_along(factor.axes);
+    const std::vector<int> line = list_line_ranks(factor.axes);
     std::vector<int> wider;
     wider.reserve(group.ranks.size() * static_cast<size_t>(factor.count));
     for (const int base : group.ranks)
@@ -157,7 +157,7 @@ int RankMesh::rank_moved_to(int rank, MeshAxis axis, int to) const {
   return rank + (to - place_along(rank, axis)) * strides_[static_cast<int>(axis)];
 }
 
-RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
+RankGroup RankMesh::make_link(int from, int to, MeshAxis axis) const {
   const int low = place_along(std::min(from, to), axis),
             high = place_along(std::max(from, to), axis);
   require(from != to && rank_moved_to(from, axis, place_along(to, axis)) == to,
@@ -168,14 +168,14 @@ RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
           .factors = {{{axis}, 2, high - low}}};
 }
 
-RankGroup RankMesh::first_and_last_of(int rank, MeshAxis axis) const {
+RankGroup RankMesh::group_of_ends(int rank, MeshAxis axis) const {
   const int first = rank_moved_to(rank, axis, 0), last = size(axis) - 1;
   return {.label = cat(axis_name(axis), "/ends"),
           .ranks = {first, rank_moved_to(rank, axis, last)},
           .factors = {{{axis}, 2, last}}};
 }
 
-std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
+std::vector<RankGroup> RankMesh::list_groups(MeshAxes axes) const {
   std::vector<RankGroup> all;
   for (int rank = 0; rank < world_size_; ++rank) {
     RankGroup group = group_of(rank, axes);

@@ -68,7 +68,7 @@ class RankMesh {
   int data_parallel_size() const { return group_size(axes_that_divide(DividedParts::kSequences)); }
   const PerAxis& sizes() const { return sizes_; }
 
-  PerAxis coordinate(int rank) const;
+  PerAxis coordinates_of(int rank) const;
   int rank_at(const PerAxis& coordinate) const;
   /// Returns a rank's place on the line along all of `axes` as if they were one axis; group_size()
   /// returns the number of ranks on that line.
@@ -76,32 +76,32 @@ class RankMesh {
   int group_size(MeshAxes axes) const;
   /// Returns the group of `rank` along `axes`: the ranks whose coordinates differ from its own only
   /// along these axes.
-  RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
+  RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {all_places(axes)}); }
   /// Returns the group of `rank` as the product of factors. Each divides its line into blocks of
   /// count x stride places; the members in a block are the rank's place and every stride-th place
   /// before and after it.
   RankGroup group_of(int rank, const std::vector<StridedPlaces>& factors) const;
-  /// Makes a factor of the line along `axes`: whole() selects all places, neighbors() the `count`
-  /// adjacent places [k * count, (k + 1) * count), every_kth() every k-th place. `count` and `k`
-  /// divide the line's length.
-  StridedPlaces whole(MeshAxes axes) const { return {axes, group_size(axes), 1}; }
+  /// Makes a factor of the line along `axes`: all_places() selects all places, neighbors() the
+  /// `count` adjacent places [k * count, (k + 1) * count), every_kth() every k-th place. `count`
+  /// and `k` divide the line's length.
+  StridedPlaces all_places(MeshAxes axes) const { return {axes, group_size(axes), 1}; }
   StridedPlaces neighbors(MeshAxes axes, int count) const;
   StridedPlaces every_kth(MeshAxes axes, int k) const;
   /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
-  RankGroup link(int from, int to, MeshAxis axis) const;
+  RankGroup make_link(int from, int to, MeshAxis axis) const;
   /// Returns the group of the two ranks at the first and the last place of an axis that have the
   /// coordinates of `rank` along all other axes: "pipeline/ends".
-  RankGroup first_and_last_of(int rank, MeshAxis axis) const;
+  RankGroup group_of_ends(int rank, MeshAxis axis) const;
   /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
   /// axes.
   int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
-  std::vector<RankGroup> groups(MeshAxes axes) const;
+  std::vector<RankGroup> list_groups(MeshAxes axes) const;
 
  private:
   int place_along(int rank, MeshAxis axis) const;
   /// Lists the ranks on the line along `axes` that begins at rank 0, by their place on the line.
-  std::vector<int> line_along(MeshAxes axes) const;
+  std::vector<int> list_line_ranks(MeshAxes axes) const;
   std::string label_of(const StridedPlaces& factor) const;
 
   PerAxis sizes_;

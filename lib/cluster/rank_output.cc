@@ -24,7 +24,7 @@ void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
     if (end > 0) add_text(rank, stream, bytes.substr(0, end));
     if (end == bytes.npos) return;
     if (bytes[end] == '\n') {
-      take_newline(rank, stream);
+      add_newline(rank, stream);
     } else {
       add_return(rank, stream);
     }
@@ -37,7 +37,7 @@ void RankOutput::add_text(int rank, OutputStream stream, std::string_view text) 
   if (std::exchange(line.ends_in_return, false)) line.pending.clear();
   line.pending += text;
   if (line.is_live) options_.write(stream, text);
-  if (!line.is_live && line.pending.size() > kLongestLine) take_newline(rank, stream);
+  if (!line.is_live && line.pending.size() > kLongestLine) add_newline(rank, stream);
 }
 
 void RankOutput::add_return(int rank, OutputStream stream) {
@@ -51,7 +51,7 @@ void RankOutput::add_return(int rank, OutputStream stream) {
   live_stream_ = stream;
 }
 
-void RankOutput::take_newline(int rank, OutputStream stream) {
+void RankOutput::add_newline(int rank, OutputStream stream) {
   PartialLine& line = partial_line(rank, stream);
   line.ends_in_return = false;
   const std::string text = std::exchange(line.pending, "");
@@ -78,7 +78,7 @@ void RankOutput::write_own(OutputStream stream, const std::string& text) {
 void RankOutput::finish(int rank) {
   for (const OutputStream stream : {OutputStream::kOut, OutputStream::kErr}) {
     const PartialLine& line = partial_line(rank, stream);
-    if (!line.pending.empty() || line.is_live) take_newline(rank, stream);
+    if (!line.pending.empty() || line.is_live) add_newline(rank, stream);
   }
 }
 

@@ -43,7 +43,7 @@ class RankOutput {
   PartialLine& partial_line(int rank, OutputStream stream);
   void add_text(int rank, OutputStream stream, std::string_view text);
   void add_return(int rank, OutputStream stream);
-  void take_newline(int rank, OutputStream stream);
+  void add_newline(int rank, OutputStream stream);
   void write_line(int rank, OutputStream stream, const std::string& text);
 
   RankOutputOptions options_;

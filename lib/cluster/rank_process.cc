@@ -25,12 +25,12 @@ namespace {
 /// ForkedRank holds the new process's ends of its pipes, and the id of its parent.
 struct ForkedRank {
   pid_t parent;
-  int out, err, failure;
+  int out_fd, err_fd, failure_fd;
 };
 
 [[noreturn]] void exit_failed_child(const ForkedRank& forked) {
   const int reason = errno;
-  [[maybe_unused]] const ssize_t sent = ::write(forked.failure, &reason, sizeof reason);
+  [[maybe_unused]] const ssize_t sent = ::write(forked.failure_fd, &reason, sizeof reason);
   ::_exit(127);
 }
 
@@ -63,7 +63,8 @@ void set_environment(const std::vector<std::string>& variables) {
   // The parent may have died before the call above took effect.
   if (::getppid() != forked.parent) ::_exit(127);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out, 1) < 0 || ::dup2(forked.err, 2) < 0)
+  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out_fd, 1) < 0 ||
+      ::dup2(forked.err_fd, 2) < 0)
     exit_failed_child(forked);
   set_environment(command.environment);
   // Output that the parent has buffered, and its error state, belong to the parent only.
@@ -71,12 +72,12 @@ void set_environment(const std::vector<std::string>& variables) {
   std::cerr.clear();
   ::__fpurge(stdout);
   std::clearerr(stdout);
-  for (const int fd : command.inherited) {
+  for (const int fd : command.inherited_fds) {
     if (::fcntl(fd, F_SETFD, 0) != 0) exit_failed_child(forked);
   }
-  // This also closes forked.failure, from which the parent sees that the start has succeeded.
+  // This also closes forked.failure_fd, from which the parent sees that the start has succeeded.
   if (!close_as_exec_would()) exit_failed_child(forked);
-  ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
+  ::sigprocmask(SIG_SETMASK, &command.blocked_signals, nullptr);
   const int code = command.main();
   std::cout.flush();
   std::cerr.flush();
@@ -89,9 +90,9 @@ void set_environment(const std::vector<std::string>& variables) {
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
-  const ssize_t got =
+  const ssize_t bytes_read =
       uninterrupted([&] { return ::read(failure.reader.get(), &reason, sizeof reason); });
-  if (got == 0) return;
+  if (bytes_read == 0) return;
   ::waitpid(pid, nullptr, 0);
   const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;
   throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)),
@@ -129,12 +130,12 @@ RankProcess start_rank_process(const RankCommand& command) {
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();
-  const int refused = errno;
+  const int fork_error = errno;
   if (pid < 0)
-    throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(refused)),
-                refused == EAGAIN   ? more_threads_remedy()
-                : refused == ENOMEM ? more_memory_remedy()
-                                    : "");
+    throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(fork_error)),
+                fork_error == EAGAIN   ? more_threads_remedy()
+                : fork_error == ENOMEM ? more_memory_remedy()
+                                       : "");
   if (pid == 0) become_rank(command, forked);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};

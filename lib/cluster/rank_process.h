@@ -20,9 +20,9 @@ struct RankCommand {
   std::vector<std::string> environment;
   /// Descriptors of the parent that would close on exec, but that the process and its children keep
   /// under the same numbers.
-  std::vector<int> inherited;
+  std::vector<int> inherited_fds;
   /// The signals that are blocked in the new process.
-  sigset_t blocked{};
+  sigset_t blocked_signals{};
 };
 
 /// RankProcess is a running process with the read ends of its output pipes.
@@ -40,8 +40,8 @@ void warn_of_threads();
 /// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel
 /// when the calling thread's process dies. The process is a fork: everything that the caller has
 /// loaded is available at once, and pages are shared until either process writes to them. It keeps
-/// the caller's descriptors that would survive an exec, and `inherited`. The caller must have no
-/// other threads, and its descriptors 0 to 2 must be open, if only to /dev/null. Throws
+/// the caller's descriptors that would survive an exec, and `inherited_fds`. The caller must have
+/// no other threads, and its descriptors 0 to 2 must be open, if only to /dev/null. Throws
 /// Error(kEnvironment) if the process cannot be started.
 RankProcess start_rank_process(const RankCommand& command);
 

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-struct ImageHead {
+struct StateHeader {
   uint32_t lanes = 0;
   uint32_t groups = 0;
 };
@@ -34,7 +34,7 @@ void make_valid(Activity& activity) {
   if (activity.kind > ActivityKind::kCommunication) activity = {};
 }
 
-CollectiveRecord validated(CollectiveRecord record) {
+CollectiveRecord sanitize(CollectiveRecord record) {
   record.site[sizeof record.site - 1] = '\0';
   record.unix_ns = std::max<int64_t>(record.unix_ns, 0);
   const bool known = static_cast<int>(record.kind) < kCollectiveKinds &&
@@ -50,16 +50,16 @@ std::string name_of(BoardGroup group) {
 
 RankState::GroupState group_of(const BoardGroup& group, const CollectiveRecord& record,
                                int world_size) {
-  return {name_of(group), decode_members(group.members, world_size), validated(record)};
+  return {name_of(group), decode_members(group.members, world_size), sanitize(record)};
 }
 
-bool has(const Activity& activity) {
+bool is_set(const Activity& activity) {
   return activity.kind != ActivityKind::kNone;
 }
 
 }  // namespace
 
-const RankState::GroupState* RankState::find(const std::string& group) const {
+const RankState::GroupState* RankState::find_group(const std::string& group) const {
   const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupState& one) {
     return group.compare(0, sizeof BoardGroup::name - 1, one.name) == 0;
   });
@@ -67,7 +67,7 @@ const RankState::GroupState* RankState::find(const std::string& group) const {
 }
 
 bool RankState::empty() const {
-  return !has(phase) && !has(text_exchange) && lanes.empty() && groups.empty();
+  return !is_set(phase) && !is_set(text_exchange) && lanes.empty() && groups.empty();
 }
 
 RankState read_state(const BoardTable& table) {
@@ -78,20 +78,20 @@ RankState read_state(const BoardTable& table) {
   make_valid(state.phase);
   make_valid(state.text_exchange);
   for (const SeqLocked<Activity>& lane : table.lanes) {
-    Activity now = lane.read();
-    make_valid(now);
-    if (has(now)) state.lanes.push_back(now);
+    Activity activity = lane.read();
+    make_valid(activity);
+    if (is_set(activity)) state.lanes.push_back(activity);
   }
   for (const BoardTable::GroupCell& group : table.groups)
-    if (group.used.load(std::memory_order_acquire) != BoardTable::GroupCell::kFree)
+    if (group.state.load(std::memory_order_acquire) != BoardTable::GroupCell::kFree)
       state.groups.push_back(group_of(group.group.read(), group.record.read(), kMaxShownRanks));
   return state;
 }
 
 std::vector<uint8_t> encode_state(const RankState& state) {
   std::vector<uint8_t> bytes;
-  append_value(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()),
-                                static_cast<uint32_t>(state.groups.size())});
+  append_value(bytes, StateHeader{static_cast<uint32_t>(state.lanes.size()),
+                                  static_cast<uint32_t>(state.groups.size())});
   append_value(bytes, state.phase);
   append_value(bytes, state.text_exchange);
   for (const Activity& lane : state.lanes) append_value(bytes, lane);
@@ -106,7 +106,7 @@ std::vector<uint8_t> encode_state(const RankState& state) {
 
 RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
   RankState state;
-  ImageHead head;
+  StateHeader head;
   if (!read_value(bytes, head) || !read_value(bytes, state.phase) ||
       !read_value(bytes, state.text_exchange))
     return {};
@@ -118,7 +118,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
   Activity lane;
   for (uint32_t i = 0; i < head.lanes && read_value(bytes, lane); ++i) {
     make_valid(lane);
-    if (has(lane)) state.lanes.push_back(lane);
+    if (is_set(lane)) state.lanes.push_back(lane);
   }
   BoardGroup group;
   CollectiveRecord record;
@@ -128,28 +128,29 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
   return state;
 }
 
-std::optional<Activity> own_work(const RankState& state) {
+std::optional<Activity> find_own_work(const RankState& state) {
   for (const Activity& lane : state.lanes)
     if (lane.kind == ActivityKind::kOwnWork) return lane;
   const bool in_collective =
       std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::GroupState& group) {
         return group.record.state == CollectiveState::kEntered;
       });
-  if (!state.lanes.empty() || in_collective || has(state.text_exchange)) return std::nullopt;
-  if (has(state.phase)) return state.phase;
+  if (!state.lanes.empty() || in_collective || is_set(state.text_exchange)) return std::nullopt;
+  if (is_set(state.phase)) return state.phase;
   return std::nullopt;
 }
 
 std::string activity_text(const RankState& state) {
-  std::optional<Activity> now = own_work(state);
-  if (!now && has(state.text_exchange)) now = state.text_exchange;
-  if (!now && has(state.phase)) now = state.phase;
-  if (!now) return "";
+  std::optional<Activity> activity = find_own_work(state);
+  if (!activity && is_set(state.text_exchange)) activity = state.text_exchange;
+  if (!activity && is_set(state.phase)) activity = state.phase;
+  if (!activity) return "";
   std::string text;
-  if (has(state.phase) && now->unix_ns != state.phase.unix_ns) text = cat(state.phase.what, ", ");
+  if (is_set(state.phase) && activity->unix_ns != state.phase.unix_ns)
+    text = cat(state.phase.what, ", ");
   const auto clock = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
-  const double seconds = static_cast<double>(clock.count() - now->unix_ns) * 1e-9;
-  return cat(text, now->what, ", for ", human_seconds(std::max(seconds, 0.0)));
+  const double seconds = static_cast<double>(clock.count() - activity->unix_ns) * 1e-9;
+  return cat(text, activity->what, ", for ", human_seconds(std::max(seconds, 0.0)));
 }
 
 BoardMembers encode_members(const std::vector<int>& members) {

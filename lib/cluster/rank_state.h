@@ -29,7 +29,7 @@ struct RankState {
   std::vector<Activity> lanes;
   std::vector<GroupState> groups;
 
-  const GroupState* find(const std::string& group) const;
+  const GroupState* find_group(const std::string& group) const;
   /// Returns whether nothing was ever shown.
   bool empty() const;
 };
@@ -42,7 +42,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size = kMaxShow
 
 /// Returns the work that the rank does alone while others wait for it; nothing if it works only
 /// with others, or if nothing is known.
-std::optional<Activity> own_work(const RankState& state);
+std::optional<Activity> find_own_work(const RankState& state);
 /// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" if nothing is known.
 std::string activity_text(const RankState& state);
 

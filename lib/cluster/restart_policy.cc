@@ -38,9 +38,9 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure,
   if (restarts_without_progress_ < options_.max_restarts_without_progress) {
     ++restarts_without_progress_;
     local_ranks_ = decision.restart.local_ranks;
-    decision.delay = delay();
+    decision.delay = next_delay();
   } else if (restarts_without_progress_ > 0) {
-    decision.repeated = first_failure_;
+    decision.repeated_failure = first_failure_;
   }
   decision.restarts_without_progress = restarts_without_progress_;
   return decision;
@@ -64,7 +64,7 @@ int RestartPolicy::count_failure(const FailureSummary& failure, const std::strin
   return consecutive_failures_;
 }
 
-std::chrono::milliseconds RestartPolicy::delay() const {
+std::chrono::milliseconds RestartPolicy::next_delay() const {
   auto delay = options_.first_delay;
   for (int doubled = 1; doubled < restarts_without_progress_ && delay < options_.longest_delay;
        ++doubled)

@@ -36,7 +36,7 @@ struct RestartDecision {
   int restarts_without_progress = 0;
   /// The first failure since something new was saved, which this one repeats; no value unless the
   /// restarts without progress are used up.
-  std::optional<FailureSummary> repeated;
+  std::optional<FailureSummary> repeated_failure;
 };
 
 /// Returns whether a restart of the ranks may succeed: the environment (5) or a peer (6) failed, or
@@ -78,7 +78,7 @@ class RestartPolicy {
  private:
   bool has_restart_left(const std::string& checkpoint_id, int consecutive_failures) const;
   int count_failure(const FailureSummary& failure, const std::string& checkpoint_id);
-  std::chrono::milliseconds delay() const;
+  std::chrono::milliseconds next_delay() const;
 
   Options options_;
   PlanRestart plan_;

@@ -17,7 +17,7 @@ namespace {
 /// SIGTERM does, unless the supervisor was started with SIGHUP ignored (nohup).
 std::vector<int> forwarded_signals() {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
-  if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
+  if (!is_signal_ignored(SIGHUP)) signals.push_back(SIGHUP);
   return signals;
 }
 
@@ -26,23 +26,23 @@ std::vector<int> forwarded_signals() {
 SignalQueue::SignalQueue() {
   // SIGCHLD may have been inherited as ignored. The end of a rank would then not be reported, and
   // no rank could be waited for.
-  struct sigaction waited {};
-  waited.sa_handler = SIG_DFL;
-  ::sigaction(SIGCHLD, &waited, &child_before_);
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  for (const int signal : forwarded_signals()) sigaddset(&wanted, signal);
-  sigaddset(&wanted, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &wanted, &before_);
-  fd_ = OwnedFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  struct sigaction default_action {};
+  default_action.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &default_action, &original_child_action_);
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal : forwarded_signals()) sigaddset(&mask, signal);
+  sigaddset(&mask, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &mask, &original_mask_);
+  fd_ = OwnedFd(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_)
     throw Error(ExitCode::kEnvironment, cat("cannot create a signalfd: ", errno_text(errno)),
                 kMoreFiles);
 }
 
 SignalQueue::~SignalQueue() {
-  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-  ::sigaction(SIGCHLD, &child_before_, nullptr);
+  ::sigprocmask(SIG_SETMASK, &original_mask_, nullptr);
+  ::sigaction(SIGCHLD, &original_child_action_, nullptr);
 }
 
 int SignalQueue::next_signal() {

@@ -16,13 +16,13 @@ class SignalQueue {
   SignalQueue& operator=(const SignalQueue&) = delete;
 
   int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; }
+  const sigset_t& original_mask() const { return original_mask_; }
   /// Returns the next signal, 0 if there is none.
   int next_signal();
 
  private:
-  sigset_t before_{};
-  struct sigaction child_before_ {};
+  sigset_t original_mask_{};
+  struct sigaction original_child_action_ {};
   OwnedFd fd_;
 };
 

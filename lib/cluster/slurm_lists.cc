@@ -16,7 +16,7 @@ constexpr size_t kMaxHosts = 65536;
               "set MASTER_ADDR, RANK, WORLD_SIZE and LOCAL_RANK yourself, or report this text");
 }
 
-std::optional<int> number(std::string_view text) {
+std::optional<int> parse_whole_number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0)
@@ -42,7 +42,7 @@ std::vector<std::string> split_outside_brackets(std::string_view text) {
   return parts;
 }
 
-std::string padded(int value, size_t width) {
+std::string zero_padded(int value, size_t width) {
   std::string digits = std::to_string(value);
   if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
   return digits;
@@ -50,20 +50,20 @@ std::string padded(int value, size_t width) {
 
 /// Expands a range: "01-03" gives 01 02 03; "7" gives 7. The numbers keep the width of the first
 /// bound.
-std::vector<std::string> expand_range(std::string_view range, std::string_view whole) {
+std::vector<std::string> expand_range(std::string_view range, std::string_view host_list) {
   const size_t dash = range.find('-');
   const std::string_view first = range.substr(0, dash);
   const std::string_view last = dash == range.npos ? first : range.substr(dash + 1);
-  const auto from = number(first), to = number(last);
+  const auto from = parse_whole_number(first), to = parse_whole_number(last);
   if (!from || !to || *from > *to || static_cast<size_t>(*to - *from) >= kMaxHosts)
-    throw_malformed("host list", whole);
+    throw_malformed("host list", host_list);
   std::vector<std::string> values;
-  for (int i = *from; i <= *to; ++i) values.push_back(padded(i, first.size()));
+  for (int i = *from; i <= *to; ++i) values.push_back(zero_padded(i, first.size()));
   return values;
 }
 
 /// Lists the hosts of one pattern; its brackets are expanded from left to right.
-std::vector<std::string> expand_pattern(std::string_view pattern, std::string_view whole) {
+std::vector<std::string> expand_pattern(std::string_view pattern, std::string_view host_list) {
   std::vector<std::string> hosts = {""};
   while (!pattern.empty()) {
     const size_t open = pattern.find('[');
@@ -72,9 +72,9 @@ std::vector<std::string> expand_pattern(std::string_view pattern, std::string_vi
     const size_t close = pattern.find(']', open);
     std::vector<std::string> wider;
     for (const std::string& range : split(pattern.substr(open + 1, close - open - 1), ',')) {
-      for (const std::string& value : expand_range(range, whole)) {
+      for (const std::string& value : expand_range(range, host_list)) {
         for (const std::string& host : hosts) wider.push_back(host + value);
-        if (wider.size() > kMaxHosts) throw_malformed("host list", whole);
+        if (wider.size() > kMaxHosts) throw_malformed("host list", host_list);
       }
     }
     hosts = std::move(wider);
@@ -102,10 +102,12 @@ std::vector<int> expand_tasks_per_node(std::string_view text) {
   for (const std::string& part : split(text, ',')) {
     const size_t open = part.find("(x");
     const bool repeated = open != std::string::npos;
-    const auto count = number(std::string_view(part).substr(0, open));
+    const auto count = parse_whole_number(std::string_view(part).substr(0, open));
     if (repeated && part.back() != ')') throw_malformed("tasks per node", text);
     const auto times =
-        repeated ? number(std::string_view(part).substr(open + 2, part.size() - open - 3)) : 1;
+        repeated
+            ? parse_whole_number(std::string_view(part).substr(open + 2, part.size() - open - 3))
+            : 1;
     if (!count || !times || *count < 1 || *times < 1) throw_malformed("tasks per node", text);
     if (tasks.size() + static_cast<size_t>(*times) > kMaxHosts)
       throw_malformed("tasks per node", text);

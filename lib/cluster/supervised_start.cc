@@ -60,15 +60,15 @@ SupervisedStart::SupervisedStart(const SupervisorOptions& options, SignalQueue& 
 FailureSummary SupervisedStart::run() {
   start_ranks();
   while (running_ranks() > 0) {
-    wait_for_something();
+    wait_for_event();
     handle_signals();
     reap();
-    read_everything();  // including the last output of the ranks that have ended
+    read_all_channels();  // including the last output of the ranks that have ended
     stop_after_failure();
     enforce_deadline();
     report_wait();
   }
-  read_everything();
+  read_all_channels();
   for (LocalRank& rank : ranks_) output_.finish(rank.number);
   FailureSummary summary = summarize_failures({.exits = exits_,
                                                .reports = failures_,
@@ -85,10 +85,10 @@ FailureSummary SupervisedStart::run() {
 
 std::vector<std::string> SupervisedStart::environment_of(int local_rank, int port) const {
   const int rank = first_rank() + local_rank;
-  std::vector<std::string> all = restart_.environment;  // the first value of a name counts
-  all.insert(all.end(), options_.environment.begin(), options_.environment.end());
-  const auto set = [&all](std::string_view name, const auto& value) {
-    all.push_back(cat(name, "=", value));
+  std::vector<std::string> variables = restart_.environment;  // the first value of a name counts
+  variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
+  const auto set = [&variables](std::string_view name, const auto& value) {
+    variables.push_back(cat(name, "=", value));
   };
   set("RANK", rank);
   set("WORLD_SIZE", options_.nodes * local_ranks_);
@@ -105,7 +105,7 @@ std::vector<std::string> SupervisedStart::environment_of(int local_rank, int por
   if (store_.fd) set(launch_variables::kToken, token_);
   if (rank == 0 && store_.fd) set(launch_variables::kStoreFd, store_.fd.get());
   if (rank == 0 && options_.terminal[0]) set(launch_variables::kTerminal, 1);
-  return all;
+  return variables;
 }
 
 void SupervisedStart::start_ranks() {
@@ -119,9 +119,9 @@ void SupervisedStart::start_ranks() {
   for (int local = 0; local < local_ranks_; ++local) {
     RankCommand command{.main = [&] { return options_.rank_main(arguments); }};
     command.environment = environment_of(local, port);
-    command.inherited = {reports_.writer.get(), boards_.fd()};
-    command.blocked = signals_.before();
-    if (local == 0 && own_store) command.inherited.push_back(store_.fd.get());
+    command.inherited_fds = {reports_.writer.get(), boards_.fd()};
+    command.blocked_signals = signals_.original_mask();
+    if (local == 0 && own_store) command.inherited_fds.push_back(store_.fd.get());
     LocalRank rank{.number = first_rank() + local, .process = start_rank_process(command)};
     ::fcntl(rank.process.out.get(), F_SETFL, O_NONBLOCK);
     ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
@@ -132,33 +132,35 @@ void SupervisedStart::start_ranks() {
   reports_.writer.reset();
 }
 
-void SupervisedStart::wait_for_something() {
-  std::vector<pollfd> wanted = {{signals_.fd(), POLLIN, 0}, {reports_.reader.get(), POLLIN, 0}};
+void SupervisedStart::wait_for_event() {
+  std::vector<pollfd> descriptors = {{signals_.fd(), POLLIN, 0},
+                                     {reports_.reader.get(), POLLIN, 0}};
   for (const LocalRank& rank : ranks_) {
-    wanted.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
-    wanted.push_back({rank.process.err.get(), POLLIN, 0});
+    descriptors.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
+    descriptors.push_back({rank.process.err.get(), POLLIN, 0});
   }
   int timeout_ms =
-      stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first).count()) : -1;
+      stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first_delay).count())
+                   : -1;
   if (const auto next = kill_at_ ? kill_at_ : hang_ends_at_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
-    const auto until_next = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
+    const auto until_next = static_cast<int>(std::max<int64_t>(remaining.count(), 0));
     timeout_ms = timeout_ms < 0 ? until_next : std::min(timeout_ms, until_next);
   }
-  ::poll(wanted.data(), wanted.size(), timeout_ms);
+  ::poll(descriptors.data(), descriptors.size(), timeout_ms);
 }
 
 void SupervisedStart::handle_signals() {
   while (const int signal = signals_.next_signal()) {
-    if (signal != SIGCHLD) forward(signal);
+    if (signal != SIGCHLD) forward_signal(signal);
   }
 }
 
-void SupervisedStart::forward(int signal) {
+void SupervisedStart::forward_signal(int signal) {
   if (forwarded_signal_ != 0) {
     const auto since =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
-    if (!ends_at_once(forwarded_signal_, signal, since.count())) return;
+    if (!asks_to_end_at_once(forwarded_signal_, signal, since.count())) return;
     is_stopping_ = true;
     signal_all(SIGKILL);
     log_warning("second signal: the ranks are killed");  // last, because the terminal may block
@@ -167,7 +169,7 @@ void SupervisedStart::forward(int signal) {
   forwarded_signal_ = signal;
   forwarded_at_ = Clock::now();
   WaitNoticeOptions notices = options_.notices;
-  notices.say = [this](const std::string& line) {
+  notices.report = [this](const std::string& line) {
     output_.write_own(OutputStream::kErr, "notice: " + line);
   };
   stop_notice_.emplace(notices, forwarded_at_);
@@ -206,7 +208,7 @@ void SupervisedStart::read_reports() {
   }
 }
 
-void SupervisedStart::read_everything() {
+void SupervisedStart::read_all_channels() {
   for (LocalRank& rank : ranks_) {
     read_channel(rank, rank.process.out, OutputStream::kOut);
     read_channel(rank, rank.process.err, OutputStream::kErr);
@@ -235,7 +237,7 @@ void SupervisedStart::record_end(LocalRank& rank, int status, const rusage& used
   RankExit rank_exit{.rank = rank.number,
                      .unix_ns = unix_time_ns(),
                      .was_asked_to_stop = is_stopping_ && !rank.ended_before_asked,
-                     .activity = text_of_activity(rank),
+                     .activity = shown_activity(rank),
                      .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
                      .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
@@ -249,8 +251,8 @@ void SupervisedStart::record_end(LocalRank& rank, int status, const rusage& used
 }
 
 /// Returns the activity that a rank showed last.
-std::string SupervisedStart::text_of_activity(const LocalRank& rank) const {
-  const BoardTable* table = boards_.find(rank.number, rank.process.pid);
+std::string SupervisedStart::shown_activity(const LocalRank& rank) const {
+  const BoardTable* table = boards_.find_table(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
@@ -298,8 +300,8 @@ void SupervisedStart::stop_others() {
     return r.is_running && is_stopped(r.process.pid);
   });
   // A rank that waited for a hanging rank has nothing to finish, so it gets less time.
-  kill_at_ = Clock::now() +
-             (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
+  kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace_period, kGraceOfHang)
+                                                  : options_.grace_period);
   for (LocalRank& rank : ranks_) {
     if (!rank.is_running) continue;
     rank.ended_before_asked = is_gone(rank.process.pid);
@@ -326,7 +328,7 @@ void SupervisedStart::report_wait() {
     std::vector<std::string> ranks;
     for (const LocalRank& rank : ranks_) {
       if (!rank.is_running) continue;
-      const std::string what = text_of_activity(rank);
+      const std::string what = shown_activity(rank);
       ranks.push_back(cat("rank ", rank.number,
                           is_stopped(rank.process.pid) ? " is stopped"
                           : what.empty()               ? ""

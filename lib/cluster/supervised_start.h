@@ -60,16 +60,16 @@ class SupervisedStart {
 
   void start_ranks();
   std::vector<std::string> environment_of(int local_rank, int port) const;
-  void wait_for_something();
+  void wait_for_event();
   void handle_signals();
-  void forward(int signal);
-  void read_everything();
+  void forward_signal(int signal);
+  void read_all_channels();
   void read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream);
   void read_reports();
   void reap();
   void record_end(LocalRank& rank, int status, const rusage& used);
   void stop_others();
-  std::string text_of_activity(const LocalRank& rank) const;
+  std::string shown_activity(const LocalRank& rank) const;
   bool holds_up_others(const LocalRank& rank) const;
   bool is_hang() const;
   void stop_after_failure();

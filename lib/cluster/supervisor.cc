@@ -19,30 +19,31 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Restarts runs the starts of a run, one after another, until one ends well, the run is stopped,
-/// or it is abandoned.
-class Restarts {
+/// RestartLoop runs the starts of a run, one after another, until one ends well, the run is
+/// stopped, or it is abandoned.
+class RestartLoop {
  public:
-  explicit Restarts(const SupervisorOptions& options)
+  explicit RestartLoop(const SupervisorOptions& options)
       : options_(options), policy_(options.restarts, options.on_restart) {}
 
   int run() {
     while (true) {
-      SupervisedStart start(options_, signals_, count_, next_);
+      SupervisedStart start(options_, signals_, restarts_, next_start_);
       const FailureSummary summary = start.run();
       if (summary.rank < 0) return summary.exit_code;
       if (options_.on_failure) options_.on_failure(summary);
-      const RestartDecision decision = start.asked_to_stop() ? RestartDecision() : decide(summary);
-      if (!decision.delay) return give_up(summary, decision);
-      prepare(summary, decision);
-      if (const int signal = wait(*decision.delay)) return stopped_by(signal);
+      const RestartDecision decision =
+          start.asked_to_stop() ? RestartDecision() : decide_restart(summary);
+      if (!decision.delay) return log_final_failure(summary, decision);
+      prepare_restart(summary, decision);
+      if (const int signal = wait_for_signal(*decision.delay)) return log_stop(signal);
     }
   }
 
  private:
   /// Decides whether the ranks are restarted. A failure that would occur again is not counted, nor
   /// is its last checkpoint looked for.
-  RestartDecision decide(const FailureSummary& failure) {
+  RestartDecision decide_restart(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return {};
     return policy_.decide(failure,
@@ -50,25 +51,25 @@ class Restarts {
   }
 
   /// Prepares the next start, and logs it.
-  void prepare(const FailureSummary& failure, const RestartDecision& decision) {
-    ++count_;
-    next_ = decision.restart;
+  void prepare_restart(const FailureSummary& failure, const RestartDecision& decision) {
+    ++restarts_;
+    next_start_ = decision.restart;
     const double seconds = std::chrono::duration<double>(*decision.delay).count();
-    log_warning(cat("restart ", count_, " (", decision.restarts_without_progress, " of ",
+    log_warning(cat("restart ", restarts_, " (", decision.restarts_without_progress, " of ",
                     options_.restarts.max_restarts_without_progress,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
-                    next_.checkpoint.empty() ? "the start" : next_.checkpoint, ": rank ",
-                    failure.rank, ": ", first_line(failure.reason)));
+                    next_start_.checkpoint.empty() ? "the start" : next_start_.checkpoint,
+                    ": rank ", failure.rank, ": ", first_line(failure.reason)));
   }
 
   /// Logs the failure. After restarts without a new checkpoint it logs the first failure, which the
   /// last one repeats. Returns the exit code of the logged failure.
-  static int give_up(const FailureSummary& last, const RestartDecision& decision) {
-    if (!decision.repeated) {
+  static int log_final_failure(const FailureSummary& last, const RestartDecision& decision) {
+    if (!decision.repeated_failure) {
       log_error(last.text);
       return last.exit_code;
     }
-    const FailureSummary& first = *decision.repeated;
+    const FailureSummary& first = *decision.repeated_failure;
     log_error(cat(first.text, "\n  gave up after ",
                   count_text(decision.restarts_without_progress, "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
@@ -77,19 +78,19 @@ class Restarts {
   }
 
   /// Waits for `delay`, or until a signal asks to stop; returns that signal, or 0.
-  int wait(std::chrono::milliseconds delay) {
+  int wait_for_signal(std::chrono::milliseconds delay) {
     const auto end = Clock::now() + delay;
     while (true) {
       while (const int signal = signals_.next_signal())
         if (signal != SIGCHLD) return signal;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       if (left.count() <= 0) return 0;
-      pollfd wanted{signals_.fd(), POLLIN, 0};
-      ::poll(&wanted, 1, static_cast<int>(left.count()));
+      pollfd descriptor{signals_.fd(), POLLIN, 0};
+      ::poll(&descriptor, 1, static_cast<int>(left.count()));
     }
   }
 
-  static int stopped_by(int signal) {
+  static int log_stop(int signal) {
     log_notice(cat("stopped by ", "SIG", ::sigabbrev_np(signal),
                    " before the restart; continue with --resume auto"));
     return stop_exit_code(signal);
@@ -98,9 +99,9 @@ class Restarts {
   const SupervisorOptions& options_;
   SignalQueue signals_;
   RestartPolicy policy_;
-  int count_ = 0;
+  int restarts_ = 0;
   /// The changes from the first start to the next start.
-  RestartSettings next_;
+  RestartSettings next_start_;
 };
 
 }  // namespace
@@ -108,7 +109,7 @@ class Restarts {
 int run_supervisor(const SupervisorOptions& options) {
   require(options.local_ranks >= 1, "a supervisor needs at least one rank");
   warn_of_threads();
-  return Restarts(options).run();
+  return RestartLoop(options).run();
 }
 
 }  // namespace ftrun

@@ -35,12 +35,12 @@ struct SupervisorOptions {
   /// Returns the file that a rank logs to, "" if there is none; messages about failures name it.
   std::function<std::string(int rank)> log_of;
   /// The time between SIGTERM and SIGKILL for the ranks.
-  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  std::chrono::milliseconds grace_period = std::chrono::seconds(10);
   /// The time between a rank's report that its wait for another rank timed out and the moment when
   /// that other rank is killed. It may be about to report its own failure. A stopped rank gets no
   /// such time.
   std::chrono::milliseconds time_to_report = std::chrono::seconds(1);
-  /// Options of the notice that ranks that were asked to stop have not ended yet; `say` is not
+  /// Options of the notice that ranks that were asked to stop have not ended yet; `report` is not
   /// used.
   WaitNoticeOptions notices;
   /// Says whether standard output [0] and standard error [1] are terminals.
@@ -61,12 +61,13 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 if all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended). The message of that
 /// failure is logged as the cause, with the other failures below it. When one rank fails, the
-/// others are stopped: SIGTERM, `grace`, SIGKILL. The same happens when a rank reports that its
-/// wait for another rank timed out; that other rank is killed. If `restarts` allows it, all ranks
-/// are then restarted, and one line logs the restart with the cause. A run that is abandoned ends
-/// with the first failure since the last new checkpoint. A signal that asks to stop ends the run,
-/// also during the pause before a restart. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited
-/// ignored (nohup), SIGHUP are forwarded to the ranks; a second one (ends_at_once) kills them.
+/// others are stopped: SIGTERM, `grace_period`, SIGKILL. The same happens when a rank reports that
+/// its wait for another rank timed out; that other rank is killed. If `restarts` allows it, all
+/// ranks are then restarted, and one line logs the restart with the cause. A run that is abandoned
+/// ends with the first failure since the last new checkpoint. A signal that asks to stop ends the
+/// run, also during the pause before a restart. SIGINT, SIGTERM, SIGUSR1 and, unless it is
+/// inherited ignored (nohup), SIGHUP are forwarded to the ranks; a second one (asks_to_end_at_once)
+/// kills them.
 ///
 /// Ranks get these variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (the supervisor's process id),

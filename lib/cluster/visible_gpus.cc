@@ -32,7 +32,7 @@ int count_device_files(const std::string& devices) {
 
 /// Counts the devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first invalid name
 /// (such as "-1"), and so does this function.
-int count_named(const std::string& list) {
+int count_listed_devices(const std::string& list) {
   int count = 0;
   for (const std::string& name : split(list, ',')) {
     if (name.empty() || name.starts_with("-") || name == "NoDevFiles" || name == "none" ||
@@ -49,7 +49,7 @@ int count_visible_gpus(const EnvLookup& env, const std::string& devices) {
   const int present = count_device_files(devices);
   const auto named = env("CUDA_VISIBLE_DEVICES");
   // The slices of a GPU (MIG) are named one by one, so there may be more names than files.
-  return present == 0 || !named ? present : count_named(*named);
+  return present == 0 || !named ? present : count_listed_devices(*named);
 }
 
 }  // namespace ftrun

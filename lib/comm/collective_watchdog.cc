@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kMemberCheckInterval{1};
 
 CollectiveWatchdog::CollectiveWatchdog(WatchedCommunicator& watched,
                                        std::chrono::milliseconds limit)
-    : watched_(watched), limit_(limit), thread_([this] { serve(); }) {}
+    : watched_(watched), limit_(limit), thread_([this] { watch_collectives(); }) {}
 
 void CollectiveWatchdog::announce(const CollectiveRecord& record, int64_t handle) {
   const std::lock_guard lock(mutex_);
@@ -55,13 +55,13 @@ void CollectiveWatchdog::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CollectiveWatchdog::serve() {
+void CollectiveWatchdog::watch_collectives() {
   std::unique_lock lock(mutex_);
   for (;;) {
     // The thread wakes every kMemberCheckInterval, to notice a collective that was announced but
     // never issued to the stream.
     changed_.wait_for(lock, kMemberCheckInterval,
-                      [&] { return is_stopping_ || (has_issued() && !has_given_up_); });
+                      [&] { return is_stopping_ || (has_issued_collective() && !has_given_up_); });
     if (is_stopping_) return;
     if (entries_.empty() || has_given_up_) continue;
     const WatchedCollective entry = entries_.front();
@@ -95,7 +95,7 @@ bool CollectiveWatchdog::poll(const WatchedCollective& entry) {
       give_up(entry,
               {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
                "", true});
-    else if (waited > kMemberCheckInterval && is_time_for_members() && watched_.is_peer_lost())
+    else if (waited > kMemberCheckInterval && is_member_check_due() && watched_.is_peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
     watched_.on_device_failed(entry.record, error);
@@ -106,7 +106,7 @@ bool CollectiveWatchdog::poll(const WatchedCollective& entry) {
   return true;
 }
 
-bool CollectiveWatchdog::is_time_for_members() {
+bool CollectiveWatchdog::is_member_check_due() {
   const auto now = Clock::now();
   if (now < next_member_check_) return false;
   next_member_check_ = now + kMemberCheckInterval;

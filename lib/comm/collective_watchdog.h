@@ -72,10 +72,10 @@ class CollectiveWatchdog {
     bool is_issued = false;
   };
 
-  void serve();
-  bool has_issued() const { return !entries_.empty() && entries_.front().is_issued; }
+  void watch_collectives();
+  bool has_issued_collective() const { return !entries_.empty() && entries_.front().is_issued; }
   bool is_late(Clock::duration waited);
-  bool is_time_for_members();
+  bool is_member_check_due();
   /// Returns whether the thread should wait for the next interval before it polls again.
   bool poll(const WatchedCollective& entry);
   void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);

@@ -27,20 +27,20 @@ constexpr int kMaxRounds = 16;
 /// Lists the collective that each rank has entered, if all ranks have entered the collective of the
 /// same sequence number and their calls differ; else nothing.
 std::optional<std::vector<CollectiveRecord>> differing_calls(const std::vector<PeerView>& views,
-                                                             const CollectiveRecord& mine,
+                                                             const CollectiveRecord& own_record,
                                                              int self) {
-  if (is_point_to_point(mine.kind)) return std::nullopt;
-  std::vector<CollectiveRecord> all;
+  if (is_point_to_point(own_record.kind)) return std::nullopt;
+  std::vector<CollectiveRecord> calls;
   for (size_t i = 0; i < views.size(); ++i) {
-    const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
+    const CollectiveRecord& record = static_cast<int>(i) == self ? own_record : views[i].record;
     const bool has_entered = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
-    if (!has_entered || is_point_to_point(record.kind) || record.sequence != mine.sequence)
+    if (!has_entered || is_point_to_point(record.kind) || record.sequence != own_record.sequence)
       return std::nullopt;
-    all.push_back(record);
+    calls.push_back(record);
   }
   const bool equal = std::ranges::all_of(
-      all, [&](const CollectiveRecord& one) { return same_collective(one, mine); });
-  return equal ? std::nullopt : std::optional(all);
+      calls, [&](const CollectiveRecord& one) { return same_collective(one, own_record); });
+  return equal ? std::nullopt : std::optional(calls);
 }
 
 /// CallBytes holds the bytes that a rank sends and receives in one collective.
@@ -64,7 +64,7 @@ CallBytes bytes_of_call(const Collective& collective, int rank, int size) {
       return {sent_of(bytes * size), sent_of(bytes * size)};
     case CollectiveKind::kCountedAllToAll:
     case CollectiveKind::kShift: {
-      const MovedBlocks moved = moved_blocks(collective, rank, size);
+      const BytesByRank moved = bytes_by_rank(collective, rank, size);
       const auto own = static_cast<size_t>(rank);
       return {std::reduce(moved.sent.begin(), moved.sent.end()) - moved.sent[own],
               std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own]};
@@ -87,21 +87,21 @@ void free_pages(void* data, int64_t bytes) {
 
 }  // namespace
 
-MovedBlocks moved_blocks(const Collective& collective, int rank, int size) {
+BytesByRank bytes_by_rank(const Collective& collective, int rank, int size) {
   const CollectiveRecord& record = collective.record;
-  const int64_t block = payload_bytes(record), width = dtype_bytes(record.dtype);
-  const auto all = static_cast<size_t>(size);
+  const int64_t block_bytes = payload_bytes(record), element_bytes = dtype_bytes(record.dtype);
+  const auto ranks = static_cast<size_t>(size);
   if (record.kind == CollectiveKind::kAllToAll)
-    return {std::vector<int64_t>(all, block), std::vector<int64_t>(all, block)};
-  MovedBlocks moved{std::vector<int64_t>(all, 0), std::vector<int64_t>(all, 0)};
+    return {std::vector<int64_t>(ranks, block_bytes), std::vector<int64_t>(ranks, block_bytes)};
+  BytesByRank moved{std::vector<int64_t>(ranks, 0), std::vector<int64_t>(ranks, 0)};
   if (record.kind == CollectiveKind::kShift) {
-    moved.sent[static_cast<size_t>((rank + record.peer) % size)] = block;
-    moved.received[static_cast<size_t>((rank - record.peer + size) % size)] = block;
+    moved.sent[static_cast<size_t>((rank + record.peer) % size)] = block_bytes;
+    moved.received[static_cast<size_t>((rank - record.peer + size) % size)] = block_bytes;
     return moved;
   }
-  for (size_t i = 0; i < all; ++i) {
-    moved.sent[i] = collective.sends[i] * width;
-    moved.received[i] = collective.receives[i] * width;
+  for (size_t i = 0; i < ranks; ++i) {
+    moved.sent[i] = collective.sends[i] * element_bytes;
+    moved.received[i] = collective.receives[i] * element_bytes;
   }
   return moved;
 }
@@ -139,13 +139,13 @@ void Work::wait() {
 
 Communicator::Communicator(Setup setup)
     : setup_(std::move(setup)),
-      sent_(setup_.members.size(), 0),
-      received_(setup_.members.size(), 0) {
-  if (setup_.board != nullptr) slot_ = setup_.board->open(setup_.name, setup_.members);
+      send_sequences_(setup_.members.size(), 0),
+      receive_sequences_(setup_.members.size(), 0) {
+  if (setup_.board != nullptr) board_slot_ = setup_.board->open(setup_.name, setup_.members);
 }
 
 Communicator::~Communicator() {
-  if (slot_ != nullptr) setup_.board->close(slot_);
+  if (board_slot_ != nullptr) setup_.board->close(board_slot_);
 }
 
 Work Communicator::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site) {
@@ -227,7 +227,7 @@ void Communicator::check_counts(const Collective& collective) const {
   }
   const int64_t sent = std::reduce(collective.sends.begin(), collective.sends.end());
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
-  check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
+  check_received_count(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
   if (is_capturing())
     bug(cat(describe(record),
             ": a counted all-to-all cannot be captured: its counts change on each replay"));
@@ -267,7 +267,7 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
 }
 
 Work Communicator::issue(Collective collective, CallSite site) {
-  Pending pending{.id = next_id_++, .collective = std::move(collective)};
+  PendingCollective pending{.id = next_id_++, .collective = std::move(collective)};
   CollectiveRecord& record = pending.collective.record;
   site.what.copy(record.site, sizeof record.site - 1);
   check_arguments(pending.collective);
@@ -276,27 +276,29 @@ Work Communicator::issue(Collective collective, CallSite site) {
                 cat("group ", name(), " was aborted by an earlier failure: ", failure_reason_));
   record.sequence = next_sequence_number(record);
   if (is_capturing()) capture_->records.push_back(record);
-  if (!copies_when_alone()) call_or_abort(record, [&] { begin(pending.collective); });
+  if (!copies_when_alone()) call_or_abort(record, [&] { begin_collective(pending.collective); });
   const int64_t id = pending.id;
   pending_.push_back(std::move(pending));
   return {this, id};
 }
 
 int64_t Communicator::next_sequence_number(const CollectiveRecord& record) {
-  if (record.kind == CollectiveKind::kSend) return ++sent_[static_cast<size_t>(record.peer)];
-  if (record.kind == CollectiveKind::kReceive) return ++received_[static_cast<size_t>(record.peer)];
+  if (record.kind == CollectiveKind::kSend)
+    return ++send_sequences_[static_cast<size_t>(record.peer)];
+  if (record.kind == CollectiveKind::kReceive)
+    return ++receive_sequences_[static_cast<size_t>(record.peer)];
   return ++sequence_;
 }
 
 void Communicator::begin_capture() {
-  capture_ = {{}, sent_, received_, sequence_};
+  capture_ = {{}, send_sequences_, receive_sequences_, sequence_};
 }
 
 std::vector<CollectiveRecord> Communicator::end_capture() {
   const CapturedCalls captured = *std::exchange(capture_, std::nullopt);
-  ++captures_;
-  sent_ = captured.sent;
-  received_ = captured.received;
+  ++unreleased_captures_;
+  send_sequences_ = captured.send_sequences;
+  receive_sequences_ = captured.receive_sequences;
   sequence_ = captured.sequence;
   return captured.records;
 }
@@ -312,9 +314,9 @@ void Communicator::begin_replay(std::span<CollectiveRecord> captured) {
 }
 
 void Communicator::require_no_captures() const {
-  if (captures_ != 0)
+  if (unreleased_captures_ != 0)
     bug(cat("group ", name(), " is closed while its collectives are held by ",
-            count_text(captures_, "captured graph")));
+            count_text(unreleased_captures_, "captured graph")));
 }
 
 void Communicator::end_replay() {
@@ -322,46 +324,48 @@ void Communicator::end_replay() {
   is_replaying_ = false;
 }
 
-/// Returns whether `earlier` must finish before `wanted`. Order is kept among collectives, among
+/// Returns whether `earlier` must finish before `target`. Order is kept among collectives, among
 /// receives from one peer, and among sends to one peer.
-bool Communicator::must_finish_before(const Pending& earlier, const Pending& wanted) const {
+bool Communicator::must_finish_before(const PendingCollective& earlier,
+                                      const PendingCollective& target) const {
   const CollectiveRecord& a = earlier.collective.record;
-  const CollectiveRecord& b = wanted.collective.record;
+  const CollectiveRecord& b = target.collective.record;
   if (!is_point_to_point(a.kind) || !is_point_to_point(b.kind))
     return is_point_to_point(a.kind) == is_point_to_point(b.kind);
   return a.kind == b.kind && a.peer == b.peer;
 }
 
 void Communicator::wait_for(int64_t id) {
-  const auto wanted =
-      std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
-  if (wanted == pending_.end()) return;  // a later wait has finished it
-  const Pending target{.id = id, .collective = {.record = wanted->collective.record}};
+  const auto awaited = std::find_if(pending_.begin(), pending_.end(),
+                                    [id](const PendingCollective& p) { return p.id == id; });
+  if (awaited == pending_.end()) return;  // a later wait has finished it
+  const PendingCollective target{.id = id, .collective = {.record = awaited->collective.record}};
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
     if (must_finish_before(pending_[i], target)) {
-      finish(i);
+      finish_pending(i);
     } else {
       ++i;
     }
   }
 }
 
-void Communicator::finish(size_t index) {
-  Collective work = std::move(pending_[index].collective);
+void Communicator::finish_pending(size_t index) {
+  Collective collective = std::move(pending_[index].collective);
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
   if (copies_when_alone()) {
-    const int64_t bytes = is_exchange(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
-                                                        : payload_bytes(work.record);
-    if (work.in != work.out && bytes > 0)
-      std::memmove(work.out, work.in, static_cast<size_t>(bytes));
+    const int64_t bytes = is_exchange(collective.record.kind)
+                              ? bytes_by_rank(collective, 0, 1).sent[0]
+                              : payload_bytes(collective.record);
+    if (collective.in != collective.out && bytes > 0)
+      std::memmove(collective.out, collective.in, static_cast<size_t>(bytes));
   } else {
-    const bool shows = slot_ != nullptr && !runs_on_device();
-    if (shows) slot_->enter(work.record);
-    call_or_abort(work.record, [&] { complete(work); });
-    if (shows) slot_->finish();
+    const bool shows = board_slot_ != nullptr && !runs_on_device();
+    if (shows) board_slot_->enter(collective.record);
+    call_or_abort(collective.record, [&] { complete_collective(collective); });
+    if (shows) board_slot_->finish();
   }
-  if (!is_capturing()) record_time(work, seconds_since(start));
+  if (!is_capturing()) record_time(collective, seconds_since(start));
 }
 
 void Communicator::record_time(const Collective& collective, double seconds) {
@@ -394,31 +398,31 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
 
 /// Shows on the board that the group has been aborted; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
-  if (slot_ == nullptr) return;
-  if (!runs_on_device()) slot_->enter(record);
-  slot_->set_state(CollectiveState::kAborted);
+  if (board_slot_ == nullptr) return;
+  if (!runs_on_device()) board_slot_->enter(record);
+  board_slot_->set_state(CollectiveState::kAborted);
 }
 
 CollectiveRecord Communicator::enter_connecting_state(std::string_view how) {
   CollectiveRecord record{.kind = CollectiveKind::kBarrier};
   how.copy(record.site, sizeof record.site - 1);
-  if (slot_ != nullptr) slot_->enter(record);
+  if (board_slot_ != nullptr) board_slot_->enter(record);
   return record;
 }
 
 Error Communicator::abort_with_error(const CollectiveRecord& record,
-                                     const CollectiveFailure& what) {
+                                     const CollectiveFailure& failure) {
   std::optional<Error> before_abort;
-  if (what.timed_out) before_abort = failure_error(record, what);
+  if (failure.timed_out) before_abort = failure_error(record, failure);
   show_aborted(record);
-  abort(what.what);
-  return before_abort ? *before_abort : failure_error(record, what);
+  abort(failure.what);
+  return before_abort ? *before_abort : failure_error(record, failure);
 }
 
 Error Communicator::failure_error(const CollectiveRecord& record,
                                   const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
-  if (const auto all = differing_calls(views, record, rank())) return mismatch_error(*all);
+  if (const auto calls = differing_calls(views, record, rank())) return mismatch_error(*calls);
   std::vector<PeerView> others;
   // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
@@ -442,48 +446,50 @@ Error Communicator::failure_error(const CollectiveRecord& record,
 
 Error Communicator::mismatch_error(const std::vector<CollectiveRecord>& by_rank) const {
   // A rank is named as the cause if its collective differs from that of at least half of the ranks.
-  const auto equal = [&](size_t i) {
+  const auto is_majority = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,
                                      [&](const CollectiveRecord& other) {
                                        return same_collective(other, by_rank[i]);
                                      }) >
            static_cast<std::ptrdiff_t>(by_rank.size());
   };
-  std::vector<std::string> parts, unlike;
+  std::vector<std::string> parts, deviating;
   for (size_t i = 0; i < by_rank.size(); ++i) {
     parts.push_back(cat("rank ", members()[i], " is in ", describe(by_rank[i])));
-    if (!equal(i)) unlike.push_back(std::to_string(members()[i]));
+    if (!is_majority(i)) deviating.push_back(std::to_string(members()[i]));
   }
   std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
-  if (unlike.size() < by_rank.size()) {
-    text += cat("; ", rank_list(unlike),
-                unlike.size() == 1 ? " is in another collective than the majority"
-                                   : " are in other collectives than the majority");
-    if (setup_.board != nullptr && unlike.size() == 1)
-      setup_.board->blame(std::stoi(unlike.front()));
+  if (deviating.size() < by_rank.size()) {
+    text += cat("; ", rank_list(deviating),
+                deviating.size() == 1 ? " is in another collective than the majority"
+                                      : " are in other collectives than the majority");
+    if (setup_.board != nullptr && deviating.size() == 1)
+      setup_.board->blame(std::stoi(deviating.front()));
   }
   return Error(ExitCode::kBug, text,
                "give all ranks the same program and config; if they have them, please report this");
 }
 
-void Communicator::check_counted(const Collective& wanted, int from, int64_t sent) const {
-  const int64_t received = wanted.receives[static_cast<size_t>(from)];
-  if (sent == received) return;
+void Communicator::check_received_count(const Collective& collective, int from,
+                                        int64_t sent_count) const {
+  const int64_t expected_count = collective.receives[static_cast<size_t>(from)];
+  if (sent_count == expected_count) return;
   const auto global = [this](int index) { return members()[static_cast<size_t>(index)]; };
   throw Error(ExitCode::kBug,
-              cat("rank ", global(from), " sends rank ", global(rank()), " ", sent, " elements in ",
-                  describe(wanted.record), ", which expects ", received),
+              cat("rank ", global(from), " sends rank ", global(rank()), " ", sent_count,
+                  " elements in ", describe(collective.record), ", which expects ", expected_count),
               "give all ranks the same program and config; if they have them, please report this");
 }
 
-void Communicator::check_message(const CollectiveRecord& sent,
-                                 const CollectiveRecord& wanted) const {
-  if (sent.count == wanted.count && sent.dtype == wanted.dtype && sent.sequence == wanted.sequence)
+void Communicator::check_message_matches(const CollectiveRecord& sent,
+                                         const CollectiveRecord& expected) const {
+  if (sent.count == expected.count && sent.dtype == expected.dtype &&
+      sent.sequence == expected.sequence)
     return;
   const auto global = [this](int32_t index) { return members()[static_cast<size_t>(index)]; };
   throw Error(ExitCode::kBug,
-              cat("rank ", global(wanted.peer), " does ", describe(sent), " but rank ",
-                  global(rank()), " does ", describe(wanted)),
+              cat("rank ", global(expected.peer), " does ", describe(sent), " but rank ",
+                  global(rank()), " does ", describe(expected)),
               "give all ranks the same program and config; if they have them, please report this");
 }
 

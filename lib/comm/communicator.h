@@ -67,7 +67,7 @@ struct Collective {
   CollectiveRecord record;
   const void* in = nullptr;
   void* out = nullptr;
-  /// The backend's own handle, set by begin().
+  /// The backend's own handle, set by begin_collective().
   int64_t handle = 0;
   /// Elements of a counted all-to-all, by rank of the group: `sends` holds how many this rank sends
   /// to each rank, `receives` how many it receives from each rank.
@@ -75,16 +75,16 @@ struct Collective {
   std::vector<int64_t> receives = {};
 };
 
-/// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
+/// BytesByRank holds the bytes that a rank sends to each rank of the group, itself included, and
 /// receives from each, in a collective that moves blocks without adding them (is_exchange()).
 /// Blocks lie in the order of ranks, without gaps.
-struct MovedBlocks {
+struct BytesByRank {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
 };
 /// Returns the bytes of rank `rank` in a group of `size` ranks. For a counted all-to-all, `rank`
 /// must be the rank whose counts `collective` holds.
-MovedBlocks moved_blocks(const Collective& collective, int rank, int size);
+BytesByRank bytes_by_rank(const Collective& collective, int rank, int size);
 
 /// BlockSum describes the sum of the blocks of a group's ranks, side by side in device memory:
 /// out[i] = blocks[i] + blocks[stride + i] + ..., in rank order. 16-bit floats are added in fp32
@@ -200,7 +200,7 @@ class Communicator {
   void end_replay();
   /// Reports that the device has destroyed `count` captured graphs. A transport may wait, without
   /// end, for graphs that hold its collectives: all are destroyed before shutdown().
-  void release_captures(int64_t count) { captures_ -= count; }
+  void release_captures(int64_t count) { unreleased_captures_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
@@ -240,9 +240,9 @@ class Communicator {
   virtual void on_replay_end() {}
 
   /// Starts the collective if the backend can; must not block for long.
-  virtual void begin(Collective& collective) { static_cast<void>(collective); }
+  virtual void begin_collective(Collective& collective) { static_cast<void>(collective); }
   /// Runs the collective or waits for it; throws CollectiveFailure, or an Error.
-  virtual void complete(Collective& collective) = 0;
+  virtual void complete_collective(Collective& collective) = 0;
   /// Returns what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
@@ -256,12 +256,12 @@ class Communicator {
   /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
   /// group. For backends that compare calls.
   Error mismatch_error(const std::vector<CollectiveRecord>& by_rank) const;
-  /// Throws Error(kBug) if rank `from` does not send as many elements as `wanted`, a counted
+  /// Throws Error(kBug) if rank `from` does not send as many elements as `collective`, a counted
   /// all-to-all, receives from it.
-  void check_counted(const Collective& wanted, int from, int64_t sent) const;
+  void check_received_count(const Collective& collective, int from, int64_t sent_count) const;
   /// Throws Error(kBug) if the sender's message differs from the one that this rank wants to
   /// receive.
-  void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
+  void check_message_matches(const CollectiveRecord& sent, const CollectiveRecord& expected) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May block for
   /// two heartbeats. Any thread.
   Error failure_error(const CollectiveRecord& record, const CollectiveFailure& failure);
@@ -273,11 +273,11 @@ class Communicator {
   /// this fails.
   CollectiveRecord enter_connecting_state(std::string_view how);
   const Setup& setup() const { return setup_; }
-  ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
+  ProgressBoard::CommunicatorSlot* board_slot() const { return board_slot_; }
 
  private:
   friend class Work;
-  struct Pending {
+  struct PendingCollective {
     int64_t id;
     Collective collective;
   };
@@ -286,8 +286,8 @@ class Communicator {
              ReduceOp op, int peer, CallSite site);
   Work issue(Collective collective, CallSite site);
   void wait_for(int64_t id);
-  void finish(size_t index);
-  bool must_finish_before(const Pending& earlier, const Pending& wanted) const;
+  void finish_pending(size_t index);
+  bool must_finish_before(const PendingCollective& earlier, const PendingCollective& target) const;
   void check_arguments(const Collective& collective) const;
   void check_counts(const Collective& collective) const;
   void record_time(const Collective& collective, double seconds);
@@ -297,22 +297,23 @@ class Communicator {
   void show_aborted(const CollectiveRecord& record);
 
   Setup setup_;
-  ProgressBoard::CommunicatorSlot* slot_ = nullptr;
+  ProgressBoard::CommunicatorSlot* board_slot_ = nullptr;
   CommStats stats_;
-  std::vector<Pending> pending_;
-  std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
+  std::vector<PendingCollective> pending_;
+  std::vector<int64_t> send_sequences_,
+      receive_sequences_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
   /// CapturedCalls holds the calls captured so far, and the sequence numbers before the capture.
   struct CapturedCalls {
     std::vector<CollectiveRecord> records;
-    std::vector<int64_t> sent, received;
+    std::vector<int64_t> send_sequences, receive_sequences;
     int64_t sequence = 0;
   };
   std::optional<CapturedCalls> capture_;
   bool is_replaying_ = false;
   /// Captured graphs that were made and not released.
-  int64_t captures_ = 0;
+  int64_t unreleased_captures_ = 0;
   std::string failure_reason_;  // why no more calls are possible; "" while they are
 };
 

@@ -60,18 +60,18 @@ void DeviceCommunicator::check_peers() {
 
 void DeviceCommunicator::on_begin(const CollectiveRecord& record) {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !has_aborted_) slot()->enter(record);
+  if (board_slot() != nullptr && !has_aborted_) board_slot()->enter(record);
 }
 
 void DeviceCommunicator::on_end() {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !has_aborted_) slot()->finish();
+  if (board_slot() != nullptr && !has_aborted_) board_slot()->finish();
 }
 
 bool DeviceCommunicator::show_group_aborted() noexcept {
   const std::lock_guard lock(shown_mutex_);
   if (std::exchange(has_aborted_, true)) return false;
-  if (slot() != nullptr) slot()->set_state(CollectiveState::kAborted);
+  if (board_slot() != nullptr) board_slot()->set_state(CollectiveState::kAborted);
   return true;
 }
 
@@ -82,8 +82,8 @@ void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
                                       const CollectiveFailure& failure) {
   mark_group_lost();
   const Error error = abort_with_error(record, failure);
-  show_lost(error);
-  FailureReport report = failure_report(own_global_rank(), error, error);
+  publish_loss(error);
+  FailureReport report = make_failure_report(own_global_rank(), error, error);
   report.culprit = setup().board == nullptr ? -1 : setup().board->blamed_rank();
   wait_until_checked_or_exit(report);
 }
@@ -97,8 +97,8 @@ void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const 
   const RankError reported({error.code(), text, error.remedy()}, error.rank(),
                            error.is_device_failure());
   abort(reported.message());
-  show_lost(reported);
-  wait_until_checked_or_exit(failure_report(own_global_rank(), reported, reported));
+  publish_loss(reported);
+  wait_until_checked_or_exit(make_failure_report(own_global_rank(), reported, reported));
 }
 
 void DeviceCommunicator::mark_group_lost() {
@@ -107,7 +107,7 @@ void DeviceCommunicator::mark_group_lost() {
 }
 
 template <typename Failed>
-void DeviceCommunicator::show_lost(const Failed& error) {
+void DeviceCommunicator::publish_loss(const Failed& error) {
   {
     const std::lock_guard lock(lost_mutex_);
     loss_error_ = std::make_exception_ptr(error);
@@ -127,18 +127,19 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
   ::_exit(report.exit_code);
 }
 
-void DeviceCommunicator::begin(Collective& collective) {
+void DeviceCommunicator::begin_collective(Collective& collective) {
   check_peers();
   // An event that is captured in a CUDA graph cannot be queried, so a captured collective is not
   // watched; replays have their own events.
-  call_or_report_loss([&] { is_capturing() ? run(collective) : issue_watched(collective); });
+  call_or_report_loss(
+      [&] { is_capturing() ? enqueue_by_kind(collective) : issue_watched(collective); });
 }
 
 void DeviceCommunicator::issue_watched(const Collective& collective) {
   const int64_t handle = record_begin_event();
   watchdog_->announce(collective.record, handle);
   try {
-    run(collective);
+    enqueue_by_kind(collective);
   } catch (...) {
     watchdog_->withdraw();
     throw;
@@ -160,7 +161,7 @@ void DeviceCommunicator::on_replay_end() {
   watchdog_->confirm_issued();
 }
 
-void DeviceCommunicator::run(const Collective& collective) {
+void DeviceCommunicator::enqueue_by_kind(const Collective& collective) {
   if (is_exchange(collective.record.kind))
     move_blocks(collective);
   else if (!adds_in_order(collective.record))
@@ -173,7 +174,7 @@ void DeviceCommunicator::run(const Collective& collective) {
 
 /// Puts all messages of a rank into one exchange, in which no message waits for another.
 void DeviceCommunicator::move_blocks(const Collective& collective) {
-  const MovedBlocks moved = moved_blocks(collective, rank(), size());
+  const BytesByRank moved = bytes_by_rank(collective, rank(), size());
   const auto* in = static_cast<const std::byte*>(collective.in);
   auto* out = static_cast<std::byte*>(collective.out);
   for (size_t other = 0; other < exchanges_.size(); ++other) {
@@ -184,7 +185,7 @@ void DeviceCommunicator::move_blocks(const Collective& collective) {
   enqueue(exchanges_);
 }
 
-void DeviceCommunicator::complete(Collective&) {
+void DeviceCommunicator::complete_collective(Collective&) {
   check_peers();
 }
 
@@ -217,34 +218,38 @@ void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride,
 
 void DeviceCommunicator::reduce_small(const Collective& collective) {
   const int64_t bytes = payload_bytes(collective.record),
-                element = dtype_bytes(collective.record.dtype);
+                element_bytes = dtype_bytes(collective.record.dtype);
   const int64_t stride = round_up(bytes, kPartAlignment);
   std::byte* const blocks = scratch();
   for (int rank = 0; rank < size(); ++rank)
     exchanges_[static_cast<size_t>(rank)] = {static_cast<const std::byte*>(collective.in), bytes,
                                              blocks + rank * stride, bytes};
   enqueue(exchanges_);
-  add_blocks(blocks, stride / element, collective.record, collective.record.count, collective.out);
+  add_blocks(blocks, stride / element_bytes, collective.record, collective.record.count,
+             collective.out);
 }
 
 /// Reduces the elements [first, first + size() * part) of an all-reduce that exist: rank r adds up
 /// the r-th part, then each rank sends its sum to all others.
 void DeviceCommunicator::reduce_window(const Collective& collective, int64_t first, int64_t part) {
-  const int64_t element = dtype_bytes(collective.record.dtype);
+  const int64_t element_bytes = dtype_bytes(collective.record.dtype);
   auto* const data = static_cast<std::byte*>(collective.out);
   const auto begin_of = [&](int rank) {
     return std::min(first + rank * part, collective.record.count);
   };
-  const auto bytes_of = [&](int rank) { return (begin_of(rank + 1) - begin_of(rank)) * element; };
+  const auto bytes_of = [&](int rank) {
+    return (begin_of(rank + 1) - begin_of(rank)) * element_bytes;
+  };
   std::byte* const blocks = scratch();
-  std::byte* const own = data + begin_of(rank()) * element;
+  std::byte* const own = data + begin_of(rank()) * element_bytes;
   for (int other = 0; other < size(); ++other)
-    exchanges_[static_cast<size_t>(other)] = {data + begin_of(other) * element, bytes_of(other),
-                                              blocks + other * part * element, bytes_of(rank())};
+    exchanges_[static_cast<size_t>(other)] = {
+        data + begin_of(other) * element_bytes, bytes_of(other),
+        blocks + other * part * element_bytes, bytes_of(rank())};
   enqueue(exchanges_);
-  add_blocks(blocks, part, collective.record, bytes_of(rank()) / element, own);
+  add_blocks(blocks, part, collective.record, bytes_of(rank()) / element_bytes, own);
   for (int other = 0; other < size(); ++other) {
-    const PeerExchange gathered{own, bytes_of(rank()), data + begin_of(other) * element,
+    const PeerExchange gathered{own, bytes_of(rank()), data + begin_of(other) * element_bytes,
                                 bytes_of(other)};
     exchanges_[static_cast<size_t>(other)] = other == rank() ? PeerExchange{} : gathered;
   }
@@ -252,33 +257,35 @@ void DeviceCommunicator::reduce_window(const Collective& collective, int64_t fir
 }
 
 void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
-  const int64_t count = collective.record.count, element = dtype_bytes(collective.record.dtype);
-  if (count * element <=
+  const int64_t count = collective.record.count,
+                element_bytes = dtype_bytes(collective.record.dtype);
+  if (count * element_bytes <=
       std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
     return reduce_small(collective);
-  const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
-  const int64_t max_part = kScratchBytes / size() / element / step * step;
-  const int64_t wanted = round_up(divide_up(count, size()), step);
-  const int64_t part = std::min(max_part, wanted);
+  const int64_t step = kPartAlignment / std::min(kPartAlignment, element_bytes);
+  const int64_t max_part = kScratchBytes / size() / element_bytes / step * step;
+  const int64_t even_part = round_up(divide_up(count, size()), step);
+  const int64_t part = std::min(max_part, even_part);
   for (int64_t first = 0; first < count; first += size() * part)
     reduce_window(collective, first, part);
 }
 
 void DeviceCommunicator::reduce_scatter_in_order(const Collective& collective) {
-  const int64_t count = collective.record.count, element = dtype_bytes(collective.record.dtype);
-  const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
-  const int64_t part = kScratchBytes / size() / element / step * step;
+  const int64_t count = collective.record.count,
+                element_bytes = dtype_bytes(collective.record.dtype);
+  const int64_t step = kPartAlignment / std::min(kPartAlignment, element_bytes);
+  const int64_t part = kScratchBytes / size() / element_bytes / step * step;
   const auto* const in = static_cast<const std::byte*>(collective.in);
   std::byte* const blocks = scratch();
   for (int64_t first = 0; first < count; first += part) {
     const int64_t piece = std::min(part, count - first);
     for (int other = 0; other < size(); ++other)
-      exchanges_[static_cast<size_t>(other)] = {in + (other * count + first) * element,
-                                                piece * element, blocks + other * part * element,
-                                                piece * element};
+      exchanges_[static_cast<size_t>(other)] = {
+          in + (other * count + first) * element_bytes, piece * element_bytes,
+          blocks + other * part * element_bytes, piece * element_bytes};
     enqueue(exchanges_);
     add_blocks(blocks, part, collective.record, piece,
-               static_cast<std::byte*>(collective.out) + first * element);
+               static_cast<std::byte*>(collective.out) + first * element_bytes);
   }
 }
 

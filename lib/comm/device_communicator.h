@@ -15,9 +15,9 @@
 
 namespace ftrun {
 
-/// DeviceCommunicator runs collectives on device memory. begin() puts a collective into the stream
-/// of use_stream(), after the stream's earlier work, and the host continues. Later work in that
-/// stream runs after the collective, so wait() has nothing to do. A watchdog
+/// DeviceCommunicator runs collectives on device memory. begin_collective() puts a collective into
+/// the stream of use_stream(), after the stream's earlier work, and the host continues. Later work
+/// in that stream runs after the collective, so wait() has nothing to do. A watchdog
 /// (comm/collective_watchdog.h) notices a lost peer: the next call throws the error, and so does
 /// check_peers(), which must be called after a wait for the device and before the results are read.
 /// If a wait for the device does not return, the process ends with the same message.
@@ -48,10 +48,10 @@ class DeviceCommunicator : public Communicator, protected WatchedCommunicator {
 
   bool copies_when_alone() const final { return false; }
   bool runs_on_device() const final { return true; }
-  void begin(Collective& collective) final;
+  void begin_collective(Collective& collective) final;
   void on_replay_begin(const CollectiveRecord& first) final;
   void on_replay_end() final;
-  void complete(Collective& collective) override;
+  void complete_collective(Collective& collective) override;
 
   /// PeerExchange is what a rank sends to another rank and receives from it: bytes at any address.
   struct PeerExchange {
@@ -106,11 +106,11 @@ class DeviceCommunicator : public Communicator, protected WatchedCommunicator {
   int own_global_rank() const { return members()[static_cast<size_t>(rank())]; }
   void mark_group_lost();
   template <typename Failed>
-  void show_lost(const Failed& error);
+  void publish_loss(const Failed& error);
   void wait_until_checked_or_exit(const FailureReport& report);
   void issue_watched(const Collective& collective);
   void move_blocks(const Collective& collective);
-  void run(const Collective& collective);
+  void enqueue_by_kind(const Collective& collective);
   bool adds_in_order(const CollectiveRecord& record) const;
   std::byte* scratch();
   void all_reduce_in_order(const Collective& collective);

@@ -74,10 +74,11 @@ class GlooCommunicator final : public Communicator {
       : Communicator(std::move(setup)),
         rendezvous_(rendezvous),
         checked_collectives_(checked_collectives) {
-    const std::set<OpenSocket> before = tcp_connections();
+    const std::set<OpenSocket> earlier_connections = list_tcp_connections();
     group_ = connect();
-    std::ranges::set_difference(tcp_connections(), before, std::inserter(sockets_, sockets_.end()));
-    received_before_ = received_bytes(sockets_);
+    std::ranges::set_difference(list_tcp_connections(), earlier_connections,
+                                std::inserter(sockets_, sockets_.end()));
+    initial_received_bytes_ = count_received_bytes(sockets_);
   }
 
   /// Leaks the group until the process ends after a failure: operations may still hang in Gloo's
@@ -89,40 +90,40 @@ class GlooCommunicator final : public Communicator {
   std::string_view backend() const override { return "gloo"; }
   std::optional<int64_t> transported_bytes() const override {
     if (sockets_.empty()) return std::nullopt;
-    return received_bytes(sockets_) - received_before_;
+    return count_received_bytes(sockets_) - initial_received_bytes_;
   }
   int64_t working_bytes() const override { return kMaxPieces * kStagingBytes; }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string& reason) noexcept override;
 
  protected:
-  void begin(Collective& work) override {
-    if (work.record.kind == CollectiveKind::kSend) start_send(work);
+  void begin_collective(Collective& collective) override {
+    if (collective.record.kind == CollectiveKind::kSend) start_send(collective);
   }
 
-  void complete(Collective& work) override {
-    const CollectiveRecord& record = work.record;
+  void complete_collective(Collective& collective) override {
+    const CollectiveRecord& record = collective.record;
     const bool check = checked_collectives_ < 0 || record.sequence <= checked_collectives_;
     if (check && !is_point_to_point(record.kind)) compare_signatures(record);
     switch (record.kind) {
       case CollectiveKind::kAllReduce:
-        return all_reduce_now(work);
+        return all_reduce_now(collective);
       case CollectiveKind::kReduceScatter:
-        return reduce_scatter_now(work);
+        return reduce_scatter_now(collective);
       case CollectiveKind::kAllGather:
-        return all_gather_now(work);
+        return all_gather_now(collective);
       case CollectiveKind::kAllToAll:
       case CollectiveKind::kCountedAllToAll:
       case CollectiveKind::kShift:
-        return move_blocks(work, check);
+        return move_blocks(collective, check);
       case CollectiveKind::kBroadcast:
-        return broadcast_now(work);
+        return broadcast_now(collective);
       case CollectiveKind::kBarrier:
         return barrier_now();
       case CollectiveKind::kSend:
-        return finish_send(work);
+        return finish_send(collective);
       case CollectiveKind::kReceive:
-        return receive_now(work);
+        return receive_now(collective);
     }
   }
 
@@ -143,33 +144,33 @@ class GlooCommunicator final : public Communicator {
   bool wait_for_message(const WorkPtr& work);
   void watch_messages(const std::stop_token& stop);
   [[noreturn]] void throw_aborted();
-  CollectiveFailure failure_of(const std::exception& error, Clock::time_point start);
+  CollectiveFailure to_collective_failure(const std::exception& error, Clock::time_point start);
 
   void compare_signatures(const CollectiveRecord& record);
-  void all_reduce_now(const Collective& work);
-  void all_reduce_pieces(const Collective& work);
-  void reduce_scatter_now(const Collective& work);
+  void all_reduce_now(const Collective& collective);
+  void all_reduce_pieces(const Collective& collective);
+  void reduce_scatter_now(const Collective& collective);
   void exchange_and_add(const CollectiveRecord& record, int64_t count, void* out);
   void gather_bytes(const void* in, void* out, int64_t bytes);
   void gather_piece(const void* in, void* out, int64_t bytes);
-  void all_gather_now(const Collective& work) {
-    gather_bytes(work.in, work.out, payload_bytes(work.record));
+  void all_gather_now(const Collective& collective) {
+    gather_bytes(collective.in, collective.out, payload_bytes(collective.record));
   }
-  void move_blocks(const Collective& work, bool check);
+  void move_blocks(const Collective& collective, bool check);
   void exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
-                      MovedBlocks blocks = {});
-  void broadcast_now(const Collective& work);
+                      BytesByRank blocks = {});
+  void broadcast_now(const Collective& collective);
   void barrier_now();
-  void start_send(Collective& work);
-  void finish_send(const Collective& work);
-  void receive_now(const Collective& work);
+  void start_send(Collective& collective);
+  void finish_send(const Collective& collective);
+  void receive_now(const Collective& collective);
 
   /// Returns the elements in a piece of one rank's block, such that the pieces of all blocks fit
   /// the staging memory.
-  int64_t piece_count(DType dtype) const {
+  int64_t elements_per_piece(DType dtype) const {
     return std::max<int64_t>(kStagingBytes / size() / dtype_bytes(dtype), 1);
   }
-  std::byte* staging(std::vector<std::byte>& memory) const {
+  std::byte* resize_staging(std::vector<std::byte>& memory) const {
     memory.resize(static_cast<size_t>(std::max<int64_t>(kStagingBytes, 16 * size())));
     return memory.data();
   }
@@ -189,7 +190,7 @@ class GlooCommunicator final : public Communicator {
   int64_t message_waits_ = 0;
   /// The connections that were opened for this group.
   std::set<OpenSocket> sockets_;
-  int64_t received_before_ = 0;
+  int64_t initial_received_bytes_ = 0;
   std::condition_variable_any watch_wake_;
   /// The thread that checks the peers during waits for messages, started with the first of them. It
   /// is declared last, so that it stops before the members it uses are destroyed.
@@ -201,12 +202,13 @@ class GlooCommunicator final : public Communicator {
 /// exchanged, the other thread uses nothing of this object, so it can be abandoned.
 GroupPtr GlooCommunicator::connect() {
   const CollectiveRecord record = enter_connecting_state("connecting over Gloo");
-  const auto met = std::make_shared<std::atomic<bool>>(false);
-  const auto addresses = c10::make_intrusive<GlooAddresses>([this, met](const std::string& own) {
-    auto all = rendezvous_.all_gather_text("gloo/" + name(), own, members());
-    *met = true;
-    return all;
-  });
+  const auto has_met = std::make_shared<std::atomic<bool>>(false);
+  const auto addresses =
+      c10::make_intrusive<GlooAddresses>([this, has_met](const std::string& own) {
+        auto all = rendezvous_.all_gather_text("gloo/" + name(), own, members());
+        *has_met = true;
+        return all;
+      });
   auto options = c10d::ProcessGroupGloo::Options::create(setup().timeout);
   // Gloo needs two threads: with one every operation takes milliseconds.
   options->threads = 2;
@@ -216,21 +218,21 @@ GroupPtr GlooCommunicator::connect() {
   });
   auto next_check = Clock::now() + kPeerSlice;
   const auto lost = [&] {
-    if (!*met || Clock::now() < next_check) return false;
+    if (!*has_met || Clock::now() < next_check) return false;
     next_check = Clock::now() + kPeerSlice;
     return rendezvous_.is_any_lost(members(), name());
   };
   const std::optional<GroupPtr> group =
       run_in_abandonable_thread(std::move(task), kWaitSlice, lost);
   if (!group) throw failure_error(record, {"lost a peer in", ""});
-  if (slot() != nullptr) slot()->finish();
+  if (board_slot() != nullptr) board_slot()->finish();
   return *group;
 }
 
 /// Converts an exception of Gloo about a peer to a CollectiveFailure. Throws an out-of-memory error
 /// if this rank lacks memory. Only the text of Gloo's exception shows that it is a timeout.
-CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
-                                               Clock::time_point start) {
+CollectiveFailure GlooCommunicator::to_collective_failure(const std::exception& error,
+                                                          Clock::time_point start) {
   failed_ = true;
   rethrow_out_of_memory(error);
   const std::string text = error.what();
@@ -271,7 +273,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
       work->wait(kWaitSlice);
       return;
     } catch (const std::exception& error) {
-      if (over) throw failure_of(error, start);
+      if (over) throw to_collective_failure(error, start);
     }
     if (aborted_) throw_aborted();
     if (Clock::now() < next_check) continue;
@@ -291,7 +293,7 @@ void GlooCommunicator::await_message(const WorkPtr& work) {
   try {
     completed = wait_for_message(work);
   } catch (const std::exception& error) {
-    throw failure_of(error, start);
+    throw to_collective_failure(error, start);
   }
   if (completed) return;
   if (aborted_) throw_aborted();
@@ -345,57 +347,60 @@ void GlooCommunicator::compare_signatures(const CollectiveRecord& record) {
   throw mismatch_error(all);
 }
 
-void GlooCommunicator::all_reduce_now(const Collective& work) {
-  const CollectiveRecord& record = work.record;
+void GlooCommunicator::all_reduce_now(const Collective& collective) {
+  const CollectiveRecord& record = collective.record;
   if (record.count == 0) return;
   const bool floating = record.dtype == DType::kF64 || record.dtype == DType::kF32 ||
                         record.dtype == DType::kBF16 || record.dtype == DType::kF16;
   // Two addends have only one order, and the order of integers does not matter. Gloo's own sum of
   // fp16 converts one element at a time, so it is not used.
   const bool ordered = size() == 2 && record.dtype != DType::kF16;
-  if (floating && record.op == ReduceOp::kSum && !ordered) return all_reduce_pieces(work);
-  const int64_t width = dtype_bytes(record.dtype), step = kStagingBytes / width;
+  if (floating && record.op == ReduceOp::kSum && !ordered) return all_reduce_pieces(collective);
+  const int64_t element_bytes = dtype_bytes(record.dtype), step = kStagingBytes / element_bytes;
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(record.op);
   options.timeout = setup().timeout;
   for (int64_t start = 0; start < record.count; start += step) {
-    std::vector<at::Tensor> tensors = {view_of(static_cast<std::byte*>(work.out) + start * width,
-                                               std::min(step, record.count - start),
-                                               scalar_type(record.dtype))};
+    std::vector<at::Tensor> tensors = {
+        view_of(static_cast<std::byte*>(collective.out) + start * element_bytes,
+                std::min(step, record.count - start), scalar_type(record.dtype))};
     await(group_->allreduce(tensors, options));
   }
 }
 
 /// Reduces in pieces: each rank adds up its own part of a piece, then the parts are gathered.
-void GlooCommunicator::all_reduce_pieces(const Collective& work) {
-  const int64_t width = dtype_bytes(work.record.dtype);
-  auto* data = static_cast<std::byte*>(work.out);
-  const int64_t step = piece_count(work.record.dtype) * size();
-  for (int64_t start = 0; start < work.record.count; start += step) {
-    const int64_t count = std::min(step, work.record.count - start);
+void GlooCommunicator::all_reduce_pieces(const Collective& collective) {
+  const int64_t element_bytes = dtype_bytes(collective.record.dtype);
+  auto* data = static_cast<std::byte*>(collective.out);
+  const int64_t step = elements_per_piece(collective.record.dtype) * size();
+  for (int64_t start = 0; start < collective.record.count; start += step) {
+    const int64_t count = std::min(step, collective.record.count - start);
     const int64_t part = divide_up(count, size());  // the last part is padded with zeros
-    std::byte* piece = staging(outgoing_);
-    std::memcpy(piece, data + start * width, static_cast<size_t>(count * width));
-    std::memset(piece + count * width, 0, static_cast<size_t>((part * size() - count) * width));
-    std::byte* own = piece + rank() * part * width;
-    exchange_and_add(work.record, part, own);
-    gather_bytes(own, staging(incoming_), part * width);
-    std::memcpy(data + start * width, incoming_.data(), static_cast<size_t>(count * width));
+    std::byte* piece = resize_staging(outgoing_);
+    std::memcpy(piece, data + start * element_bytes, static_cast<size_t>(count * element_bytes));
+    std::memset(piece + count * element_bytes, 0,
+                static_cast<size_t>((part * size() - count) * element_bytes));
+    std::byte* own = piece + rank() * part * element_bytes;
+    exchange_and_add(collective.record, part, own);
+    gather_bytes(own, resize_staging(incoming_), part * element_bytes);
+    std::memcpy(data + start * element_bytes, incoming_.data(),
+                static_cast<size_t>(count * element_bytes));
   }
 }
 
-void GlooCommunicator::reduce_scatter_now(const Collective& work) {
-  const int64_t width = dtype_bytes(work.record.dtype);
-  const auto* in = static_cast<const std::byte*>(work.in);
-  auto* out = static_cast<std::byte*>(work.out);
-  const int64_t step = piece_count(work.record.dtype);
-  for (int64_t start = 0; start < work.record.count; start += step) {
-    const int64_t count = std::min(step, work.record.count - start);
-    std::byte* piece = staging(outgoing_);
+void GlooCommunicator::reduce_scatter_now(const Collective& collective) {
+  const int64_t element_bytes = dtype_bytes(collective.record.dtype);
+  const auto* in = static_cast<const std::byte*>(collective.in);
+  auto* out = static_cast<std::byte*>(collective.out);
+  const int64_t step = elements_per_piece(collective.record.dtype);
+  for (int64_t start = 0; start < collective.record.count; start += step) {
+    const int64_t count = std::min(step, collective.record.count - start);
+    std::byte* piece = resize_staging(outgoing_);
     for (int block = 0; block < size(); ++block)
-      std::memcpy(piece + block * count * width, in + (block * work.record.count + start) * width,
-                  static_cast<size_t>(count * width));
-    exchange_and_add(work.record, count, out + start * width);
+      std::memcpy(piece + block * count * element_bytes,
+                  in + (block * collective.record.count + start) * element_bytes,
+                  static_cast<size_t>(count * element_bytes));
+    exchange_and_add(collective.record, count, out + start * element_bytes);
   }
 }
 
@@ -403,7 +408,7 @@ void GlooCommunicator::reduce_scatter_now(const Collective& work) {
 /// received from every rank, into `out`.
 void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t count, void* out) {
   const int64_t bytes = count * dtype_bytes(record.dtype);
-  exchange_bytes(outgoing_.data(), bytes * size(), staging(incoming_), bytes * size());
+  exchange_bytes(outgoing_.data(), bytes * size(), resize_staging(incoming_), bytes * size());
   std::vector<const void*> inputs;
   for (int from_rank = 0; from_rank < size(); ++from_rank)
     inputs.push_back(incoming_.data() + from_rank * bytes);
@@ -413,7 +418,7 @@ void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t 
 /// Sends `sent` and receives `received` bytes in all, in the order of ranks: in equal blocks, or in
 /// blocks of the sizes in `blocks`.
 void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
-                                      MovedBlocks blocks) {
+                                      BytesByRank blocks) {
   at::Tensor from = byte_tensor(in, sent);
   at::Tensor to = byte_tensor(out, received);
   c10d::AllToAllOptions options;
@@ -421,37 +426,37 @@ void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, i
   await(group_->alltoall_base(to, from, blocks.received, blocks.sent, options));
 }
 
-void GlooCommunicator::move_blocks(const Collective& work, bool check) {
-  const CollectiveRecord& record = work.record;
+void GlooCommunicator::move_blocks(const Collective& collective, bool check) {
+  const CollectiveRecord& record = collective.record;
   if (record.count == 0) return;
-  const int64_t even = payload_bytes(record) * size();
+  const int64_t total_bytes = payload_bytes(record) * size();
   if (record.kind == CollectiveKind::kAllToAll)
-    return exchange_bytes(work.in, even, work.out, even);
+    return exchange_bytes(collective.in, total_bytes, collective.out, total_bytes);
   if (record.kind == CollectiveKind::kCountedAllToAll && check) {
-    const auto row = static_cast<int64_t>(work.sends.size() * sizeof(int64_t));
-    std::vector<int64_t> sends(work.sends.size() * work.sends.size());
-    gather_bytes(work.sends.data(), sends.data(), row);
+    const auto row = static_cast<int64_t>(collective.sends.size() * sizeof(int64_t));
+    std::vector<int64_t> sends(collective.sends.size() * collective.sends.size());
+    gather_bytes(collective.sends.data(), sends.data(), row);
     for (int from = 0; from < size(); ++from)
-      check_counted(work, from, sends[static_cast<size_t>(from * size() + rank())]);
+      check_received_count(collective, from, sends[static_cast<size_t>(from * size() + rank())]);
   }
-  MovedBlocks blocks = moved_blocks(work, rank(), size());
+  BytesByRank blocks = bytes_by_rank(collective, rank(), size());
   const int64_t sent = std::reduce(blocks.sent.begin(), blocks.sent.end());
   const int64_t received = std::reduce(blocks.received.begin(), blocks.received.end());
-  exchange_bytes(work.in, sent, work.out, received, std::move(blocks));
+  exchange_bytes(collective.in, sent, collective.out, received, std::move(blocks));
 }
 
 /// Gathers blocks of `bytes` bytes, in pieces if all blocks together are larger than the staging
 /// memory.
 void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
   if (bytes * size() <= kStagingBytes) return gather_piece(in, out, bytes);
-  const int64_t step = piece_count(DType::kU8);
+  const int64_t step = elements_per_piece(DType::kU8);
   for (int64_t start = 0; start < bytes; start += step) {
-    const int64_t some = std::min(step, bytes - start);
-    std::byte* pieces = staging(incoming_);
-    gather_piece(static_cast<const std::byte*>(in) + start, pieces, some);
+    const int64_t piece_bytes = std::min(step, bytes - start);
+    std::byte* pieces = resize_staging(incoming_);
+    gather_piece(static_cast<const std::byte*>(in) + start, pieces, piece_bytes);
     for (int block = 0; block < size(); ++block)
-      std::memcpy(static_cast<std::byte*>(out) + block * bytes + start, pieces + block * some,
-                  static_cast<size_t>(some));
+      std::memcpy(static_cast<std::byte*>(out) + block * bytes + start,
+                  pieces + block * piece_bytes, static_cast<size_t>(piece_bytes));
   }
 }
 
@@ -464,11 +469,11 @@ void GlooCommunicator::gather_piece(const void* in, void* out, int64_t bytes) {
   await(group_->_allgather_base(output, input, options));
 }
 
-void GlooCommunicator::broadcast_now(const Collective& work) {
-  if (work.record.count == 0) return;
-  std::vector<at::Tensor> tensors = {byte_tensor(work.out, payload_bytes(work.record))};
+void GlooCommunicator::broadcast_now(const Collective& collective) {
+  if (collective.record.count == 0) return;
+  std::vector<at::Tensor> tensors = {byte_tensor(collective.out, payload_bytes(collective.record))};
   c10d::BroadcastOptions options;
-  options.rootRank = work.record.peer;
+  options.rootRank = collective.record.peer;
   options.timeout = setup().timeout;
   await(group_->broadcast(tensors, options));
 }
@@ -483,17 +488,17 @@ void GlooCommunicator::barrier_now() {
 
 /// Sends a header ahead of the data, so that a receiver that expects another size can report it
 /// instead of crashing inside Gloo. Tags distinguish the messages between two ranks.
-void GlooCommunicator::start_send(Collective& work) {
-  work.handle = next_handle_++;
-  sends_.push_back({work.handle, work.record, {}, {}});
+void GlooCommunicator::start_send(Collective& collective) {
+  collective.handle = next_handle_++;
+  sends_.push_back({collective.handle, collective.record, {}, {}});
   SendInFlight& send = sends_.back();
-  const int tag = static_cast<int>(2 * (work.record.sequence % (1 << 29)));
+  const int tag = static_cast<int>(2 * (collective.record.sequence % (1 << 29)));
   try {
     std::vector<at::Tensor> header = {byte_tensor(&send.header, sizeof send.header).clone()};
-    send.header_work = group_->send(header, work.record.peer, tag);
-    if (work.record.count > 0) {
-      std::vector<at::Tensor> data = {byte_tensor(work.in, payload_bytes(work.record))};
-      send.data_work = group_->send(data, work.record.peer, tag + 1);
+    send.header_work = group_->send(header, collective.record.peer, tag);
+    if (collective.record.count > 0) {
+      std::vector<at::Tensor> data = {byte_tensor(collective.in, payload_bytes(collective.record))};
+      send.data_work = group_->send(data, collective.record.peer, tag + 1);
     }
   } catch (const std::exception& error) {
     failed_ = true;
@@ -502,20 +507,20 @@ void GlooCommunicator::start_send(Collective& work) {
   }
 }
 
-void GlooCommunicator::finish_send(const Collective& work) {
+void GlooCommunicator::finish_send(const Collective& collective) {
   const auto found = std::find_if(sends_.begin(), sends_.end(), [&](const SendInFlight& send) {
-    return send.handle == work.handle;
+    return send.handle == collective.handle;
   });
   const SendInFlight send = *found;
   sends_.erase(found);
-  const bool started = send.header_work && (send.data_work || work.record.count == 0);
+  const bool started = send.header_work && (send.data_work || collective.record.count == 0);
   if (!started) throw CollectiveFailure{"lost a connection in", ""};
   await_message(send.header_work);
   if (send.data_work) await_message(send.data_work);
 }
 
-void GlooCommunicator::receive_now(const Collective& work) {
-  const CollectiveRecord& record = work.record;
+void GlooCommunicator::receive_now(const Collective& collective) {
+  const CollectiveRecord& record = collective.record;
   const int tag = static_cast<int>(2 * (record.sequence % (1 << 29)));
   CollectiveRecord header;
   std::vector<at::Tensor> header_bytes = {byte_tensor(&header, sizeof header)};
@@ -529,9 +534,9 @@ void GlooCommunicator::receive_now(const Collective& work) {
     }
   };
   await_message(receive(header_bytes, tag));
-  check_message(header, record);
+  check_message_matches(header, record);
   if (record.count == 0) return;
-  std::vector<at::Tensor> data = {byte_tensor(work.out, payload_bytes(record))};
+  std::vector<at::Tensor> data = {byte_tensor(collective.out, payload_bytes(record))};
   await_message(receive(data, tag + 1));
 }
 

@@ -37,7 +37,7 @@ struct AdmissionRefused : std::runtime_error {
   bool is_temporary;
 };
 
-[[noreturn]] void lost(const char* what) {
+[[noreturn]] void throw_connection_lost(const char* what) {
   throw std::runtime_error(cat("the connection to the job's store is lost (", what, ")"));
 }
 
@@ -45,29 +45,31 @@ void send_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t done =
         uninterrupted([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
-    if (done <= 0) lost(done == 0 ? "closed" : errno_text(errno).c_str());
+    if (done <= 0) throw_connection_lost(done == 0 ? "closed" : errno_text(errno).c_str());
     bytes.remove_prefix(static_cast<size_t>(done));
   }
 }
 
 /// Receives `count` bytes, until the deadline if there is one.
-std::string receive(int fd, size_t count,
-                    std::optional<Clock::time_point> deadline = std::nullopt) {
+std::string receive_bytes(int fd, size_t count,
+                          std::optional<Clock::time_point> deadline = std::nullopt) {
   std::string bytes(count, '\0');
-  size_t have = 0;
-  while (have < count) {
+  size_t bytes_read = 0;
+  while (bytes_read < count) {
     if (deadline) {
-      const auto left = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
-      pollfd wanted{fd, POLLIN, 0};
-      const int ready = left.count() <= 0 ? 0 : ::poll(&wanted, 1, static_cast<int>(left.count()));
+      const auto remaining = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
+      pollfd descriptor{fd, POLLIN, 0};
+      const int ready =
+          remaining.count() <= 0 ? 0 : ::poll(&descriptor, 1, static_cast<int>(remaining.count()));
       if (ready == 0) throw std::runtime_error("no server of ftrun answers there");
       if (ready < 0 && errno == EINTR) continue;
-      if (ready < 0) lost(errno_text(errno).c_str());
+      if (ready < 0) throw_connection_lost(errno_text(errno).c_str());
     }
-    const ssize_t got =
-        uninterrupted([&] { return ::recv(fd, bytes.data() + have, count - have, 0); });
-    if (got <= 0) lost(got == 0 ? "closed" : errno_text(errno).c_str());
-    have += static_cast<size_t>(got);
+    const ssize_t count_now =
+        uninterrupted([&] { return ::recv(fd, bytes.data() + bytes_read, count - bytes_read, 0); });
+    if (count_now <= 0)
+      throw_connection_lost(count_now == 0 ? "closed" : errno_text(errno).c_str());
+    bytes_read += static_cast<size_t>(count_now);
   }
   return bytes;
 }
@@ -78,11 +80,11 @@ constexpr const char* kOneTokenEach =
 
 /// Throws an error with the reason why rank 0 does not accept this process as one of its ranks.
 [[noreturn]] void throw_refused(const StoreEndpoint& endpoint, const StoreMember& own,
-                                StoreAdmission verdict, const StoreMember& serving) {
+                                StoreAdmission admission, const StoreMember& serving) {
   const std::string who = cat("rank ", own.rank, " was refused by rank 0 at ", endpoint.address,
                               ":", endpoint.port, ": ");
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
-  switch (verdict) {
+  switch (admission) {
     case StoreAdmission::kOtherJob:
       throw Error(
           ExitCode::kUsage,
@@ -114,10 +116,10 @@ constexpr const char* kOneTokenEach =
 }
 
 /// AuthenticatedConnection is a connection on which both sides have proved that they know the token
-/// without showing it, with rank 0's verdict on this member.
+/// without showing it, with rank 0's decision about this member.
 struct AuthenticatedConnection {
   OwnedFd fd;
-  StoreAdmission verdict;
+  StoreAdmission admission;
   StoreMember serving;
 };
 
@@ -131,45 +133,46 @@ OwnedFd connect_at(const StoreEndpoint& endpoint, Clock::time_point deadline) {
   }
 }
 
-AuthenticatedConnection greet(const StoreEndpoint& endpoint, const StoreMember& member,
-                              Clock::time_point deadline) {
+AuthenticatedConnection authenticate(const StoreEndpoint& endpoint, const StoreMember& member,
+                                     Clock::time_point deadline) {
   OwnedFd fd = connect_at(endpoint, deadline);
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const auto handshake_end = std::min(deadline, Clock::now() + kHandshake);
   const std::string greeting =
-      receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, handshake_end);
+      receive_bytes(fd.get(), kStoreGreeting.size() + kChallengeBytes, handshake_end);
   if (!greeting.starts_with(kStoreGreeting))
     throw std::runtime_error("no server of ftrun answers there");
-  const std::string theirs = greeting.substr(kStoreGreeting.size()),
-                    own = random_bytes(kChallengeBytes);
-  const std::string bytes = member_bytes(member);
-  send_all(fd.get(), own + bytes + client_proof(endpoint.token, theirs, own, bytes));
-  const std::string welcome = receive(fd.get(), kWelcomeBytes, handshake_end);
+  const std::string server_challenge = greeting.substr(kStoreGreeting.size()),
+                    client_challenge = random_bytes(kChallengeBytes);
+  const std::string bytes = encode_member(member);
+  send_all(fd.get(), client_challenge + bytes +
+                         client_proof(endpoint.token, server_challenge, client_challenge, bytes));
+  const std::string welcome = receive_bytes(fd.get(), kWelcomeBytes, handshake_end);
   if (welcome == std::string(kWelcomeBytes, '\0'))
     throw AdmissionRefused(
         "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
         "differs");
-  const auto verdict = static_cast<StoreAdmission>(welcome[0]);
+  const auto admission = static_cast<StoreAdmission>(welcome[0]);
   const std::string serving = welcome.substr(1, kMemberBytes);
   if (welcome.substr(1 + kMemberBytes) !=
-      server_proof(endpoint.token, theirs, own, verdict, serving))
+      server_proof(endpoint.token, server_challenge, client_challenge, admission, serving))
     throw AdmissionRefused("the server there does not know this job's token");
-  return {std::move(fd), verdict, member_from(serving)};
+  return {std::move(fd), admission, decode_member(serving)};
 }
 
 OwnedFd connect_admitted(const StoreEndpoint& endpoint, const StoreMember& member,
                          Clock::time_point deadline) {
-  AuthenticatedConnection connection = greet(endpoint, member, deadline);
-  if (connection.verdict != StoreAdmission::kAdmitted)
-    throw_refused(endpoint, member, connection.verdict, connection.serving);
+  AuthenticatedConnection connection = authenticate(endpoint, member, deadline);
+  if (connection.admission != StoreAdmission::kAdmitted)
+    throw_refused(endpoint, member, connection.admission, connection.serving);
   return std::move(connection.fd);
 }
 
-std::string_view view(const std::vector<uint8_t>& bytes) {
+std::string_view text_view(const std::vector<uint8_t>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-std::vector<std::string_view> views(const std::vector<std::string>& texts) {
+std::vector<std::string_view> text_views(const std::vector<std::string>& texts) {
   return {texts.begin(), texts.end()};
 }
 
@@ -179,14 +182,14 @@ bool serves_store(const StoreEndpoint& endpoint, Milliseconds limit) {
   try {
     // The job name in this greeting is random, so no server admits it; a server that accepts the
     // token answers with a refusal.
-    greet(endpoint, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
+    authenticate(endpoint, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
     return false;
   }
 }
 
-JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline,
+JobStore::JobStore(FindEndpoint find_endpoint, StoreMember member, Clock::time_point deadline,
                    bool endpoint_may_change, std::shared_ptr<StoreServer> served,
                    const std::function<void(const std::string& why)>& record_failure)
     : member_(std::move(member)), served_(std::move(served)) {
@@ -196,7 +199,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline,
   bool answered = false;
   do {
     try {
-      if (const auto endpoint = find()) {
+      if (const auto endpoint = find_endpoint()) {
         fd_ = connect_admitted(*endpoint, member_, deadline);
         endpoint_ = *endpoint;
         return;
@@ -225,8 +228,9 @@ c10::intrusive_ptr<c10d::Store> JobStore::clone() {
   return copy;
 }
 
-JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::string_view>& fields,
-                              Milliseconds timeout) {
+JobStore::StoreReply JobStore::send_request(StoreOperation operation,
+                                            const std::vector<std::string_view>& fields,
+                                            Milliseconds timeout) {
   std::string body(1, static_cast<char>(operation));
   append_number(body, timeout == Milliseconds::max()
                           ? ~uint64_t{0}
@@ -240,9 +244,10 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   const std::lock_guard lock(mutex_);
   try {
     send_all(fd_.get(), head + body);
-    const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
-    if (size == 0 || size > kMaxStoredBytes) lost("a malformed answer");
-    Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
+    const auto size = read_number<uint32_t>(receive_bytes(fd_.get(), sizeof(uint32_t)), 0);
+    if (size == 0 || size > kMaxStoredBytes) throw_connection_lost("a malformed answer");
+    StoreReply reply{
+        .answer = StoreAnswer::kRefused, .bytes = receive_bytes(fd_.get(), size), .fields = {}};
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;
   } catch (const std::exception&) {
@@ -253,14 +258,14 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   }
 }
 
-JobStore::Reply JobStore::ask_or_throw(StoreOperation operation,
-                                       const std::vector<std::string_view>& asked, size_t results,
-                                       Milliseconds timeout) {
-  Reply reply = ask(operation, asked, timeout);
+JobStore::StoreReply JobStore::request_or_throw(StoreOperation operation,
+                                                const std::vector<std::string_view>& asked,
+                                                size_t results, Milliseconds timeout) {
+  StoreReply reply = send_request(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
     throw std::runtime_error(
         cat("the job's store did not have all requested keys (", asked.size(), ") in time"));
-  const auto fields = fields_of(std::string_view(reply.bytes).substr(1));
+  const auto fields = parse_fields(std::string_view(reply.bytes).substr(1));
   if (reply.answer != StoreAnswer::kDone || !fields || fields->size() != results)
     throw std::runtime_error("the job's store refused a request");
   reply.fields.assign(fields->begin(), fields->end());
@@ -268,47 +273,49 @@ JobStore::Reply JobStore::ask_or_throw(StoreOperation operation,
 }
 
 void JobStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  ask_or_throw(StoreOperation::kSet, {key, view(value)}, 0);
+  request_or_throw(StoreOperation::kSet, {key, text_view(value)}, 0);
 }
 
 std::vector<uint8_t> JobStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& wanted) {
-  return bytes_of(
-      ask_or_throw(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
+  return bytes_of(request_or_throw(StoreOperation::kCompareSet,
+                                   {key, text_view(expected), text_view(wanted)}, 1)
+                      .fields[0]);
 }
 
 std::vector<uint8_t> JobStore::get(const std::string& key) {
-  return bytes_of(ask_or_throw(StoreOperation::kGet, {key}, 1, getTimeout()).fields[0]);
+  return bytes_of(request_or_throw(StoreOperation::kGet, {key}, 1, getTimeout()).fields[0]);
 }
 
 int64_t JobStore::add(const std::string& key, int64_t value) {
   const std::string number = std::to_string(value);
-  return std::stoll(ask_or_throw(StoreOperation::kAdd, {key, number}, 1).fields[0]);
+  return std::stoll(request_or_throw(StoreOperation::kAdd, {key, number}, 1).fields[0]);
 }
 
 bool JobStore::deleteKey(const std::string& key) {
-  return ask(StoreOperation::kDelete, {key}).answer == StoreAnswer::kDone;
+  return send_request(StoreOperation::kDelete, {key}).answer == StoreAnswer::kDone;
 }
 
 bool JobStore::check(const std::vector<std::string>& keys) {
-  return ask(StoreOperation::kCheck, views(keys)).answer == StoreAnswer::kDone;
+  return send_request(StoreOperation::kCheck, text_views(keys)).answer == StoreAnswer::kDone;
 }
 
 int64_t JobStore::getNumKeys() {
-  return std::stoll(ask_or_throw(StoreOperation::kCount, {}, 1).fields[0]);
+  return std::stoll(request_or_throw(StoreOperation::kCount, {}, 1).fields[0]);
 }
 
 void JobStore::wait(const std::vector<std::string>& keys, const Milliseconds& timeout) {
-  ask_or_throw(StoreOperation::kWait, views(keys), 0, timeout);
+  request_or_throw(StoreOperation::kWait, text_views(keys), 0, timeout);
 }
 
 void JobStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  ask_or_throw(StoreOperation::kAppend, {key, view(value)}, 0);
+  request_or_throw(StoreOperation::kAppend, {key, text_view(value)}, 0);
 }
 
 std::vector<std::vector<uint8_t>> JobStore::multiGet(const std::vector<std::string>& keys) {
-  const Reply reply = ask_or_throw(StoreOperation::kGet, views(keys), keys.size(), getTimeout());
+  const StoreReply reply =
+      request_or_throw(StoreOperation::kGet, text_views(keys), keys.size(), getTimeout());
   std::vector<std::vector<uint8_t>> values;
   for (const std::string& field : reply.fields) values.push_back(bytes_of(field));
   return values;
@@ -319,9 +326,9 @@ void JobStore::multiSet(const std::vector<std::string>& keys,
   std::vector<std::string_view> fields;
   for (size_t i = 0; i < keys.size(); ++i) {
     fields.push_back(keys[i]);
-    fields.push_back(view(values.at(i)));
+    fields.push_back(text_view(values.at(i)));
   }
-  ask_or_throw(StoreOperation::kSet, fields, 0);
+  request_or_throw(StoreOperation::kSet, fields, 0);
 }
 
 }  // namespace ftrun

@@ -34,15 +34,16 @@ bool serves_store(const StoreEndpoint& endpoint, std::chrono::milliseconds limit
 /// forever while the server is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries to connect until `deadline`. Each try calls `find` for the store's endpoint (nothing:
-  /// not known yet; std::runtime_error: not known yet, for this reason; Error: never). Throws
-  /// std::runtime_error with the last reason. If `endpoint_may_change` is false, `find` always
-  /// returns the same endpoint, and a refused token throws at once. Throws Error(kUsage) at once if
-  /// rank 0 does not accept `member` as one of its ranks. `served` is kept alive as long as this
-  /// client. `record_failure` receives the reason why a try failed.
-  using Find = std::function<std::optional<StoreEndpoint>()>;
-  JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline,
-           bool endpoint_may_change, std::shared_ptr<StoreServer> served = nullptr,
+  /// Tries to connect until `deadline`. Each try calls `find_endpoint` for the store's endpoint
+  /// (nothing: not known yet; std::runtime_error: not known yet, for this reason; Error: never).
+  /// Throws std::runtime_error with the last reason. If `endpoint_may_change` is false,
+  /// `find_endpoint` always returns the same endpoint, and a refused token throws at once. Throws
+  /// Error(kUsage) at once if rank 0 does not accept `member` as one of its ranks. `served` is kept
+  /// alive as long as this client. `record_failure` receives the reason why a try failed.
+  using FindEndpoint = std::function<std::optional<StoreEndpoint>()>;
+  JobStore(FindEndpoint find_endpoint, StoreMember member,
+           std::chrono::steady_clock::time_point deadline, bool endpoint_may_change,
+           std::shared_ptr<StoreServer> served = nullptr,
            const std::function<void(const std::string& why)>& record_failure = nullptr);
 
   c10::intrusive_ptr<Store> clone() override;
@@ -66,16 +67,16 @@ class JobStore final : public c10d::Store {
   const StoreEndpoint& endpoint() const { return endpoint_; }
 
  private:
-  struct Reply {
+  struct StoreReply {
     StoreAnswer answer;
     std::string bytes;
     std::vector<std::string> fields;
   };
-  Reply ask(StoreOperation operation, const std::vector<std::string_view>& fields,
-            std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
-  Reply ask_or_throw(StoreOperation operation, const std::vector<std::string_view>& fields,
-                     size_t results,
-                     std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
+  StoreReply send_request(StoreOperation operation, const std::vector<std::string_view>& fields,
+                          std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
+  StoreReply request_or_throw(StoreOperation operation, const std::vector<std::string_view>& fields,
+                              size_t results,
+                              std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 
   const StoreMember member_;
   StoreEndpoint endpoint_;

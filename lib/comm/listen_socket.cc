@@ -21,18 +21,19 @@ namespace {
 
 using Resolved = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-Resolved resolve(const std::string& address, int port, int type) {
-  addrinfo wanted{};
-  wanted.ai_family = AF_INET;
-  wanted.ai_socktype = type;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
+Resolved resolve_address(const std::string& address, int port, int type) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = type;
+  addrinfo* addresses = nullptr;
+  const int error =
+      ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &addresses);
   if (error != 0)
     throw Error(
         ExitCode::kEnvironment,
         cat("cannot resolve the rendezvous address \"", address, "\": ", ::gai_strerror(error)),
         kMasterAddrRemedy);
-  return {found, ::freeaddrinfo};
+  return {addresses, ::freeaddrinfo};
 }
 
 [[noreturn]] void throw_bind_error(const std::string& address, int port, int reason) {
@@ -56,11 +57,11 @@ Resolved resolve(const std::string& address, int port, int type) {
 /// target port as the socket's own port. Such a socket is then closed at once, without TIME_WAIT in
 /// the kernel, because it keeps the port from the listener.
 bool is_connected_to_itself(int fd) {
-  sockaddr_in own{}, other{};
-  socklen_t own_size = sizeof own, other_size = sizeof other;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 ||
-      own.sin_port != other.sin_port || own.sin_addr.s_addr != other.sin_addr.s_addr)
+  sockaddr_in local{}, remote{};
+  socklen_t local_size = sizeof local, remote_size = sizeof remote;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &local_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&remote), &remote_size) != 0 ||
+      local.sin_port != remote.sin_port || local.sin_addr.s_addr != remote.sin_addr.s_addr)
     return false;
   const linger none{1, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -70,7 +71,7 @@ bool is_connected_to_itself(int fd) {
 /// Returns the first address of a host name; nothing if it cannot be resolved.
 std::optional<sockaddr_in> first_address(const std::string& address) {
   try {
-    const Resolved resolved = resolve(address, 9, SOCK_DGRAM);  // any port
+    const Resolved resolved = resolve_address(address, 9, SOCK_DGRAM);  // any port
     sockaddr_in first{};
     std::memcpy(&first, resolved->ai_addr, sizeof first);
     return first;
@@ -96,7 +97,7 @@ std::optional<std::string> why_unreachable(const std::string& address) {
 
 std::optional<std::string> why_unresolved(const std::string& address) {
   try {
-    resolve(address, 0, SOCK_STREAM);
+    resolve_address(address, 0, SOCK_STREAM);
     return std::nullopt;
   } catch (const Error& error) {
     return error.message();
@@ -114,7 +115,7 @@ int bound_port(int fd) {
 }
 
 ListenSocket listen_on(const std::string& address, int port) {
-  const Resolved resolved = resolve(address, port, SOCK_STREAM);
+  const Resolved resolved = resolve_address(address, port, SOCK_STREAM);
   ListenSocket result{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   const int yes = 1;
   if (result.fd)  // a port whose last user has just ended may be bound again
@@ -128,17 +129,17 @@ ListenSocket listen_on(const std::string& address, int port) {
 
 OwnedFd connect_to(const std::string& address, int port,
                    std::chrono::steady_clock::time_point deadline) {
-  const Resolved resolved = resolve(address, port, SOCK_STREAM);
+  const Resolved resolved = resolve_address(address, port, SOCK_STREAM);
   OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int error = fd ? 0 : errno;
   if (fd && ::connect(fd.get(), resolved->ai_addr, resolved->ai_addrlen) != 0) error = errno;
   if (error == EINPROGRESS) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd wanted{fd.get(), POLLOUT, 0};
+    pollfd descriptor{fd.get(), POLLOUT, 0};
     socklen_t size = sizeof error;
     error = ETIMEDOUT;
-    if (::poll(&wanted, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) > 0)
+    if (::poll(&descriptor, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) > 0)
       ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error == 0 && is_connected_to_itself(fd.get())) error = ECONNREFUSED;
@@ -148,16 +149,16 @@ OwnedFd connect_to(const std::string& address, int port,
 }
 
 std::string local_address_towards(const std::string& address, int port) {
-  const Resolved resolved = resolve(address, port, SOCK_DGRAM);
+  const Resolved resolved = resolve_address(address, port, SOCK_DGRAM);
   const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in own{};
-  socklen_t size = sizeof own;
+  sockaddr_in local{};
+  socklen_t size = sizeof local;
   // Connecting a datagram socket sends nothing; it only chooses the route.
   if (!probe || ::connect(probe.get(), resolved->ai_addr, resolved->ai_addrlen) != 0 ||
-      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0)
+      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &size) != 0)
     return "127.0.0.1";
   char text[INET_ADDRSTRLEN] = {};
-  ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
+  ::inet_ntop(AF_INET, &local.sin_addr, text, sizeof text);
   return text;
 }
 

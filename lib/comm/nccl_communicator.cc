@@ -109,21 +109,21 @@ void clear_device(void* memory, size_t bytes) {
   check_cuda(status, "clearing memory");
 }
 
-/// barrier_buffer_ has kWordBytes: first the number that barriers add up, then at these offsets a
-/// byte that is sent and one that is received.
-constexpr int64_t kWordBytes = 16, kSentByte = 8, kReceivedByte = 12;
+/// barrier_buffer_ has kBarrierBufferBytes: first the number that barriers add up, then at these
+/// offsets a byte that is sent and one that is received.
+constexpr int64_t kBarrierBufferBytes = 16, kSentByte = 8, kReceivedByte = 12;
 
 /// Sends every other member a byte. The first message between two ranks connects them, which blocks
 /// the issuing thread until the peer issues its half; two ranks that both send first would
 /// deadlock. A group of calls connects both ways.
-ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm_t comm,
+ncclResult_t exchange_bytes(const CommBuffer& buffer, int size, int rank, ncclComm_t comm,
                             cudaStream_t stream) {
   ncclResult_t status = ::ncclGroupStart();
   for (int peer = 0; peer < size && status == ncclSuccess; ++peer) {
     if (peer == rank) continue;
-    status = ::ncclSend(word.as<std::byte>() + kSentByte, 1, ncclUint8, peer, comm, stream);
+    status = ::ncclSend(buffer.as<std::byte>() + kSentByte, 1, ncclUint8, peer, comm, stream);
     if (status == ncclSuccess)
-      status = ::ncclRecv(word.as<std::byte>() + kReceivedByte, 1, ncclUint8, peer, comm, stream);
+      status = ::ncclRecv(buffer.as<std::byte>() + kReceivedByte, 1, ncclUint8, peer, comm, stream);
   }
   const ncclResult_t ended = ::ncclGroupEnd();
   return status == ncclSuccess ? ended : status;
@@ -136,19 +136,19 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
       : DeviceCommunicator(std::move(setup)), rendezvous_(rendezvous), device_(device) {
     check_cuda(::cudaSetDevice(device), "setting the CUDA device");
-    void* word = nullptr;
-    check_cuda(::cudaMalloc(&word, kWordBytes), "allocating device memory");
-    barrier_buffer_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
-    clear_device(word, kWordBytes);
+    void* buffer = nullptr;
+    check_cuda(::cudaMalloc(&buffer, kBarrierBufferBytes), "allocating device memory");
+    barrier_buffer_ = std::make_shared<CommBuffer>(buffer, kBarrierBufferBytes, free_device);
+    clear_device(buffer, kBarrierBufferBytes);
     connect();
     start_watchdog();
   }
 
   ~NcclCommunicator() override {
     stop_watchdog();
-    for (const WorkEvents& mark : marks_) {
-      ::cudaEventDestroy(mark.begin);
-      ::cudaEventDestroy(mark.end);
+    for (const WorkEvents& events : events_) {
+      ::cudaEventDestroy(events.begin);
+      ::cudaEventDestroy(events.end);
     }
     // A communicator that shutdown() did not close is aborted.
     if (comm_ != nullptr) start_abort(comm_);
@@ -168,8 +168,9 @@ class NcclCommunicator final : public DeviceCommunicator {
           return ::ncclCommDestroy(comm);
         });
     const auto end = std::chrono::steady_clock::now() + setup().timeout;
-    const auto hopeless = [end] { return std::chrono::steady_clock::now() > end; };
-    if (!run_in_abandonable_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
+    const auto should_abandon = [end] { return std::chrono::steady_clock::now() > end; };
+    if (!run_in_abandonable_thread(std::move(destroy), std::chrono::milliseconds(100),
+                                   should_abandon))
       log_warning(cat("NCCL did not close group ", name(), " within ",
                       human_seconds(std::chrono::duration<double>(setup().timeout).count()),
                       "; no data is lost; the process exits without closing it"));
@@ -184,28 +185,29 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
  protected:
-  void enqueue(const Collective& work) override {
-    const CollectiveRecord& record = work.record;
+  void enqueue(const Collective& collective) override {
+    const CollectiveRecord& record = collective.record;
     const auto count = static_cast<size_t>(record.count);
     const auto bytes = static_cast<size_t>(payload_bytes(record));
     const ncclDataType_t type = nccl_type(record.dtype);
-    call([&](ncclComm_t comm) {
+    call_nccl([&](ncclComm_t comm) {
       switch (record.kind) {
         case CollectiveKind::kAllReduce:
-          return ::ncclAllReduce(work.in, work.out, count, type, nccl_op(record.op), comm,
-                                 cuda_stream());
+          return ::ncclAllReduce(collective.in, collective.out, count, type, nccl_op(record.op),
+                                 comm, cuda_stream());
         case CollectiveKind::kReduceScatter:
-          return ::ncclReduceScatter(work.in, work.out, count, type, nccl_op(record.op), comm,
-                                     cuda_stream());
+          return ::ncclReduceScatter(collective.in, collective.out, count, type, nccl_op(record.op),
+                                     comm, cuda_stream());
         case CollectiveKind::kAllGather:
-          return ::ncclAllGather(work.in, work.out, bytes, ncclUint8, comm, cuda_stream());
+          return ::ncclAllGather(collective.in, collective.out, bytes, ncclUint8, comm,
+                                 cuda_stream());
         case CollectiveKind::kBroadcast:
-          return ::ncclBroadcast(work.in, work.out, bytes, ncclUint8, record.peer, comm,
+          return ::ncclBroadcast(collective.in, collective.out, bytes, ncclUint8, record.peer, comm,
                                  cuda_stream());
         case CollectiveKind::kSend:
-          return ::ncclSend(work.in, bytes, ncclUint8, record.peer, comm, cuda_stream());
+          return ::ncclSend(collective.in, bytes, ncclUint8, record.peer, comm, cuda_stream());
         case CollectiveKind::kReceive:
-          return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, cuda_stream());
+          return ::ncclRecv(collective.out, bytes, ncclUint8, record.peer, comm, cuda_stream());
         case CollectiveKind::kBarrier:
           return ::ncclAllReduce(barrier_buffer_->data(), barrier_buffer_->data(), 1, ncclFloat32,
                                  ncclSum, comm, cuda_stream());
@@ -219,7 +221,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   void enqueue(std::span<const PeerExchange> by_rank) override {
-    call([&](ncclComm_t comm) {
+    call_nccl([&](ncclComm_t comm) {
       ncclResult_t status = ::ncclGroupStart();
       for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
         const PeerExchange& part = by_rank[static_cast<size_t>(peer)];
@@ -236,7 +238,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   /// Waits on the host only for a barrier.
-  void complete(Collective& collective) override {
+  void complete_collective(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       call_or_report_loss(
           [&] { check_cuda(::cudaStreamSynchronize(cuda_stream()), "waiting for the device"); });
@@ -245,16 +247,16 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   int64_t record_begin_event() override {
     check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
-    const int64_t handle = acquire_mark();
-    check_cuda(::cudaEventRecord(mark(handle).begin, cuda_stream()), "recording an event");
+    const int64_t handle = acquire_events();
+    check_cuda(::cudaEventRecord(events_of(handle).begin, cuda_stream()), "recording an event");
     return handle;
   }
   void record_end_event(int64_t handle) override {
-    check_cuda(::cudaEventRecord(mark(handle).end, cuda_stream()), "recording an event");
+    check_cuda(::cudaEventRecord(events_of(handle).end, cuda_stream()), "recording an event");
   }
-  bool has_begun(int64_t handle) override { return has_passed(mark(handle).begin); }
+  bool has_begun(int64_t handle) override { return has_passed(events_of(handle).begin); }
   bool has_ended(int64_t handle) override {
-    if (has_passed(mark(handle).end)) return true;
+    if (has_passed(events_of(handle).end)) return true;
     const std::unique_lock lock(comm_mutex_, std::try_to_lock);
     ncclResult_t status = ncclSuccess;
     if (lock.owns_lock() && comm_ != nullptr) ::ncclCommGetAsyncError(comm_, &status);
@@ -266,8 +268,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     return false;
   }
   void release(int64_t handle) override {
-    const std::lock_guard lock(marks_mutex_);
-    free_marks_.push_back(handle);
+    const std::lock_guard lock(events_mutex_);
+    free_events_.push_back(handle);
   }
   bool is_peer_lost() override { return rendezvous_.is_any_lost(members(), name()); }
 
@@ -308,7 +310,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// collectives, and for NCCL's own threads.
   void start_abort(ncclComm_t comm) noexcept {
     try {
-      std::thread([comm, device = device_, word = barrier_buffer_] {
+      std::thread([comm, device = device_, buffer = barrier_buffer_] {
         ::cudaSetDevice(device);
         ::ncclCommAbort(comm);
       }).detach();
@@ -319,25 +321,25 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   cudaStream_t cuda_stream() const { return static_cast<cudaStream_t>(stream()); }
 
-  WorkEvents mark(int64_t handle) {
-    const std::lock_guard lock(marks_mutex_);
-    return marks_[static_cast<size_t>(handle)];
+  WorkEvents events_of(int64_t handle) {
+    const std::lock_guard lock(events_mutex_);
+    return events_[static_cast<size_t>(handle)];
   }
 
   /// Returns an unused pair of events; creates one if there is none.
-  int64_t acquire_mark() {
-    const std::lock_guard lock(marks_mutex_);
-    if (free_marks_.empty()) {
-      WorkEvents made;
-      check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming),
+  int64_t acquire_events() {
+    const std::lock_guard lock(events_mutex_);
+    if (free_events_.empty()) {
+      WorkEvents events;
+      check_cuda(::cudaEventCreateWithFlags(&events.begin, cudaEventDisableTiming),
                  "creating an event");
-      check_cuda(::cudaEventCreateWithFlags(&made.end, cudaEventDisableTiming),
+      check_cuda(::cudaEventCreateWithFlags(&events.end, cudaEventDisableTiming),
                  "creating an event");
-      marks_.push_back(made);
-      return static_cast<int64_t>(marks_.size()) - 1;
+      events_.push_back(events);
+      return static_cast<int64_t>(events_.size()) - 1;
     }
-    const int64_t handle = free_marks_.back();
-    free_marks_.pop_back();
+    const int64_t handle = free_events_.back();
+    free_events_.pop_back();
     return handle;
   }
 
@@ -355,7 +357,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   template <typename Calls>
-  void call(Calls calls) {
+  void call_nccl(Calls calls) {
     const std::lock_guard lock(comm_mutex_);
     if (comm_ == nullptr) throw CollectiveFailure{"gave up before", ""};
     const ncclResult_t status = calls(comm_);
@@ -369,43 +371,43 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// first bytes, are sent here to test the network before a training step relies on it.
   void connect() {
     const CollectiveRecord record = enter_connecting_state("connecting over NCCL");
-    const ncclUniqueId id = exchanged_id();
+    const ncclUniqueId id = exchange_id();
     struct Opened {
       ncclComm_t comm = nullptr;
       cudaError_t cuda = cudaSuccess;
       ncclResult_t status = ncclSuccess;
     };
     std::packaged_task<Opened()> task([id, size = size(), rank = rank(), device = device_,
-                                       word = barrier_buffer_, label = name(),
+                                       buffer = barrier_buffer_, label = name(),
                                        messages = setup().carries_messages] {
-      Opened made;
+      Opened opened;
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.commName = label.c_str();
       cudaStream_t stream = nullptr;
-      made.cuda = ::cudaSetDevice(device);
-      if (made.cuda == cudaSuccess)
-        made.cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-      if (made.cuda == cudaSuccess)
-        made.status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
-      if (made.cuda == cudaSuccess && made.status == ncclSuccess) {
-        made.status =
-            ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
-        if (messages && made.status == ncclSuccess)
-          made.status = exchange_bytes(*word, size, rank, made.comm, stream);
-        made.cuda = ::cudaStreamSynchronize(stream);
+      opened.cuda = ::cudaSetDevice(device);
+      if (opened.cuda == cudaSuccess)
+        opened.cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      if (opened.cuda == cudaSuccess)
+        opened.status = ::ncclCommInitRankConfig(&opened.comm, size, id, rank, &config);
+      if (opened.cuda == cudaSuccess && opened.status == ncclSuccess) {
+        opened.status = ::ncclAllReduce(buffer->data(), buffer->data(), 1, ncclFloat32, ncclSum,
+                                        opened.comm, stream);
+        if (messages && opened.status == ncclSuccess)
+          opened.status = exchange_bytes(*buffer, size, rank, opened.comm, stream);
+        opened.cuda = ::cudaStreamSynchronize(stream);
       }
       if (stream != nullptr) ::cudaStreamDestroy(stream);
-      return made;
+      return opened;
     });
     const auto start = std::chrono::steady_clock::now();
-    const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
-    const auto hopeless = [&] {
-      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && is_peer_lost());
+    const auto elapsed = [&] { return std::chrono::steady_clock::now() - start; };
+    const auto should_abandon = [&] {
+      return elapsed() > setup().timeout || (elapsed() > std::chrono::seconds(1) && is_peer_lost());
     };
     const std::optional<Opened> opened =
-        run_in_abandonable_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
+        run_in_abandonable_thread(std::move(task), std::chrono::milliseconds(100), should_abandon);
     if (!opened) {
-      const double seconds = std::chrono::duration<double>(waited()).count();
+      const double seconds = std::chrono::duration<double>(elapsed()).count();
       throw failure_error(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
     comm_ = opened->comm;
@@ -416,10 +418,10 @@ class NcclCommunicator final : public DeviceCommunicator {
                   cat("rank ", rendezvous_.rank(), " could not connect group ", name(),
                       " over NCCL: ", error_text(opened->status, comm_)),
                   "set NCCL_DEBUG=INFO for details; NCCL refuses two ranks on one GPU");
-    if (slot() != nullptr) slot()->finish();
+    if (board_slot() != nullptr) board_slot()->finish();
   }
 
-  ncclUniqueId exchanged_id() {
+  ncclUniqueId exchange_id() {
     ncclUniqueId id{};
     if (rank() == 0) {
       const ncclResult_t status = ::ncclGetUniqueId(&id);
@@ -441,9 +443,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::timed_mutex comm_mutex_;
   /// Null after it was aborted or closed.
   ncclComm_t comm_ = nullptr;
-  std::mutex marks_mutex_;
-  std::vector<WorkEvents> marks_;
-  std::vector<int64_t> free_marks_;
+  std::mutex events_mutex_;
+  std::vector<WorkEvents> events_;
+  std::vector<int64_t> free_events_;
 };
 
 }  // namespace

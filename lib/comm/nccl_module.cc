@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-NcclMakeEntry load_module() {
+NcclMakeEntry load_nccl_module() {
   const std::string path = installed_module_path(
       reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
   const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
@@ -30,7 +30,7 @@ NcclMakeEntry load_module() {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
                                                      Rendezvous& rendezvous, int device) {
-  static const NcclMakeEntry make = load_module();
+  static const NcclMakeEntry make = load_nccl_module();
   return std::unique_ptr<Communicator>(make(&setup, &rendezvous, device));
 }
 

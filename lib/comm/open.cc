@@ -20,21 +20,21 @@ class SelfCommunicator final : public Communicator {
   std::optional<int64_t> transported_bytes() const override { return 0; }
 
  protected:
-  void complete(Collective&) override {}
+  void complete_collective(Collective&) override {}
   std::vector<PeerView> view_peers() override { return {}; }
 };
 
-bool one_machine(const Rendezvous& rendezvous, const std::vector<int>& members) {
+bool share_machine(const Rendezvous& rendezvous, const std::vector<int>& members) {
   const std::string& first = rendezvous.identity(members.front()).machine;
   return std::all_of(members.begin(), members.end(),
                      [&](int rank) { return rendezvous.identity(rank).machine == first; });
 }
 
-CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members,
-                   const CommOptions& options) {
+CommBackend choose_backend(const Rendezvous& rendezvous, const std::vector<int>& members,
+                           const CommOptions& options) {
   if (options.backend != CommBackend::kAuto) return options.backend;
   if (options.device >= 0) return CommBackend::kNccl;
-  return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
+  return share_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
 }
 
 /// Returns a text that identifies the members. Every member sends this text and reads the texts of
@@ -49,8 +49,8 @@ std::string ranks_text(const std::vector<int>& members) {
 
 /// Checks that all members open the same group over the same backend. This exchange takes place
 /// before the backend opens, so that an absent member is named in the error.
-void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
-           CommBackend backend) {
+void check_members_agree(Rendezvous& rendezvous, const std::string& name,
+                         const std::vector<int>& members, CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));
   const auto all = rendezvous.all_gather_text("open/" + name, own, members);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -60,8 +60,9 @@ void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<in
   }
 }
 
-std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setup,
-                                   Rendezvous& rendezvous, const CommOptions& options) {
+std::unique_ptr<Communicator> make_communicator(CommBackend backend, Communicator::Setup setup,
+                                                Rendezvous& rendezvous,
+                                                const CommOptions& options) {
   switch (backend) {
     case CommBackend::kGloo:
       return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
@@ -109,10 +110,10 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
       .carries_messages = options.carries_messages};
   if (members.size() == 1 && options.device < 0)
     return std::make_unique<SelfCommunicator>(std::move(setup));
-  const CommBackend backend = choose(rendezvous, members, options);
-  agree(rendezvous, name, members, backend);
+  const CommBackend backend = choose_backend(rendezvous, members, options);
+  check_members_agree(rendezvous, name, members, backend);
   try {
-    return make(backend, std::move(setup), rendezvous, options);
+    return make_communicator(backend, std::move(setup), rendezvous, options);
   } catch (...) {
     // Without this notice the other members would wait for this rank while they connect.
     rendezvous.post_abort(name, "it could not be opened");

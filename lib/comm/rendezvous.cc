@@ -39,7 +39,7 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
-std::string key_of_leaving(int rank) {
+std::string leave_key(int rank) {
   return cat("left/", rank);
 }
 
@@ -58,7 +58,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->rendezvous_file = clients.rendezvous_file.get();
   const std::vector<std::string> texts =
-      rendezvous->all_gather_text(kMeetingKey, identity_text(own_identity()));
+      rendezvous->all_gather_text(kMeetingKey, identity_text(read_own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
   rendezvous->impl_->rendezvous_file = nullptr;
@@ -66,10 +66,9 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   return rendezvous;
 }
 
-std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world_size,
-                                                                Milliseconds timeout,
-                                                                Milliseconds heartbeat,
-                                                                const WaitNoticeOptions& notices) {
+std::vector<std::unique_ptr<Rendezvous>> Rendezvous::make_in_process(
+    int world_size, Milliseconds timeout, Milliseconds heartbeat,
+    const WaitNoticeOptions& notices) {
   prepare_c10d();
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::unique_ptr<Rendezvous>> all;
@@ -80,7 +79,7 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world_size,
                                     .heartbeat = heartbeat,
                                     .notices = notices};
     auto impl = std::make_unique<Impl>(options, store, store);
-    for (PeerIdentity& identity : impl->identities) identity = own_identity();
+    for (PeerIdentity& identity : impl->identities) identity = read_own_identity();
     impl->connect_again = [store] { return store; };
     impl->start_heartbeat();
     all.emplace_back(new Rendezvous(std::move(impl)));
@@ -147,7 +146,7 @@ std::vector<std::string> Rendezvous::Impl::leave_keys(bool include_ended) {
   for (int rank = 1; rank < options.world_size; ++rank) {
     const ProcessState state = state_of(rank);
     const bool ended = state == ProcessState::kGone || state == ProcessState::kStopped;
-    if ((include_ended || !ended) && !is_silent(rank)) keys.push_back(key_of_leaving(rank));
+    if ((include_ended || !ended) && !is_silent(rank)) keys.push_back(leave_key(rank));
   }
   return keys;
 }
@@ -157,14 +156,14 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
   try {
     if (rank() > 0) {
       // If the store has not answered for a while, this rank leaves without reporting it.
-      if (!impl_->control.is_stuck()) impl_->main.set(key_of_leaving(rank()), {}, limit);
+      if (!impl_->control.is_stuck()) impl_->main.set(leave_key(rank()), {}, limit);
       return;
     }
     const auto end = Clock::now() + limit;
     std::vector<std::string> awaited = impl_->leave_keys(true);
     const auto have_left = [&] {
-      return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); },
-                              limit);
+      return impl_->main.run_operation(
+          [awaited](c10d::Store& server) { return server.check(awaited); }, limit);
     };
     while (!awaited.empty() && !have_left() && Clock::now() < end) {
       std::this_thread::sleep_for(Milliseconds(1));

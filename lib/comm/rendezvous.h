@@ -79,7 +79,7 @@ class Rendezvous {
   /// ranks after the timeout.
   static std::unique_ptr<Rendezvous> connect(const RendezvousOptions& options);
   /// Makes all ranks in this process, for tests: give one to each thread.
-  static std::vector<std::unique_ptr<Rendezvous>> in_process(
+  static std::vector<std::unique_ptr<Rendezvous>> make_in_process(
       int world_size, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
       const WaitNoticeOptions& notices = {});
@@ -108,10 +108,10 @@ class Rendezvous {
   std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
                                            const std::vector<int>& members,
                                            WaitPolicy policy = WaitPolicy::kTimeout);
-  /// Writes a text to the store, where any rank may find() it at any time. Does nothing if rank 0,
-  /// which serves the store, is stopped.
-  void post(const std::string& key, const std::string& text);
-  std::optional<std::string> find(const std::string& key);
+  /// Writes a text to the store, where find_text() finds it on any rank at any time. Does nothing
+  /// if rank 0, which serves the store, is stopped.
+  void post_text(const std::string& key, const std::string& text);
+  std::optional<std::string> find_text(const std::string& key);
 
   const PeerIdentity& identity(int rank) const;
   ProgressBoard& board();

@@ -22,7 +22,7 @@ constexpr Milliseconds kCollectTime{2000};
 constexpr std::ptrdiff_t kMaxListed = 8;
 
 /// Returns the text "rank 1", "ranks 1, 2", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
-std::string few_ranks(const std::vector<int>& ranks) {
+std::string short_rank_list(const std::vector<int>& ranks) {
   const auto shown = std::min(kMaxListed, std::ssize(ranks));
   const std::string list = rank_list(std::vector<int>(ranks.begin(), ranks.begin() + shown));
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
@@ -38,7 +38,7 @@ class LivenessTracker {
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
   /// Returns whether each of `ranks` has shown a sign of life within `limit`.
-  bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
+  bool are_all_alive(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
       return found != last_.end() && found->second.beat &&
@@ -54,14 +54,14 @@ class LivenessTracker {
   std::map<int, LastHeartbeat> last_;
 };
 
-class ShownExchange {
+class TextExchangeScope {
  public:
-  ShownExchange(ProgressBoard& board, const std::string& what) : board_(board) {
+  TextExchangeScope(ProgressBoard& board, const std::string& what) : board_(board) {
     board_.show_text_exchange(what);
   }
-  ~ShownExchange() { board_.show_text_exchange(""); }
-  ShownExchange(const ShownExchange&) = delete;
-  ShownExchange& operator=(const ShownExchange&) = delete;
+  ~TextExchangeScope() { board_.show_text_exchange(""); }
+  TextExchangeScope(const TextExchangeScope&) = delete;
+  TextExchangeScope& operator=(const TextExchangeScope&) = delete;
 
  private:
   ProgressBoard& board_;
@@ -73,7 +73,7 @@ class ShownExchange {
 /// requests.
 std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
                                                 std::span<const int> ranks) {
-  if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
+  if (ranks.empty() || control.has_all(exchange.text_keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
   std::vector<int> absent = find_missing(exchange, ranks.first(ranks.size() / 2));
   const std::vector<int> others = find_missing(exchange, ranks.subspan(ranks.size() / 2));
@@ -87,8 +87,9 @@ void Rendezvous::Impl::store_text(const TextExchange& exchange, const std::strin
                                   const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size()))
     own_keys[exchange.prefix][each] = last_use;
-  main.call([key, text](c10d::Store& server) { return write_text(server, key, text), true; },
-            options.timeout);
+  main.run_operation(
+      [key, text](c10d::Store& server) { return write_text(server, key, text), true; },
+      options.timeout);
 }
 
 /// Removes the keys of earlier uses, and those of this use that are no longer needed: every member
@@ -97,11 +98,12 @@ void Rendezvous::Impl::remove_used_keys(const TextExchange& exchange) {
   auto& own_keys_of_exchange = own_keys[exchange.prefix];
   for (auto each = own_keys_of_exchange.begin(); each != own_keys_of_exchange.end();) {
     const auto& [key, last_use] = *each;
-    if (last_use > exchange.use) {
+    if (last_use > exchange.use_number) {
       ++each;
       continue;
     }
-    main.call([key = key](c10d::Store& server) { return server.deleteKey(key); }, options.timeout);
+    main.run_operation([key = key](c10d::Store& server) { return server.deleteKey(key); },
+                       options.timeout);
     each = own_keys_of_exchange.erase(each);
   }
 }
@@ -112,7 +114,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_first(
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) append_field(list, std::to_string(rank));
-  own_keys[exchange.prefix][exchange.absent_ranks_key()] = exchange.use + 1;
+  own_keys[exchange.prefix][exchange.absent_ranks_key()] = exchange.use_number + 1;
   control.set(exchange.absent_ranks_key(), bytes_of(list));
   return {absent};
 }
@@ -127,7 +129,7 @@ std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, 
     return check_all ? exchange.members : std::vector<int>();
   const std::string list = text_of(control.get(exchange.absent_ranks_key()));
   std::vector<int> ranks;
-  for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
+  for (const std::string_view rank : parse_fields(list).value_or(std::vector<std::string_view>()))
     ranks.push_back(std::stoi(std::string(rank)));
   return ranks;
 }
@@ -138,35 +140,35 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::missing_ranks_for_others(
   // The first member may have stopped since it reported which ranks are absent, so its list is
   // checked again. For a long list, one request checks whether any of these ranks is still absent.
   const bool each = check_all || candidates.size() <= TextExchange::kFew;
-  MissingRanks absence;
+  MissingRanks missing;
   if (each)
-    absence.ranks = find_missing(exchange, candidates);
-  else if (!control.has_all(exchange.keys(candidates)))
-    absence.ranks = candidates;
-  if (absence.ranks.empty()) absence = {{exchange.first_member()}, true};
+    missing.ranks = find_missing(exchange, candidates);
+  else if (!control.has_all(exchange.text_keys(candidates)))
+    missing.ranks = candidates;
+  if (missing.ranks.empty()) missing = {{exchange.first_member()}, true};
   // The members' own texts are deleted once all have been read, so their absence means nothing
   // then.
   if (control.has(exchange.joined_texts_key())) return {};
-  return absence;
+  return missing;
 }
 
 /// Returns whether this rank logs the wait: of the ranks that wait, the lowest does.
 bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
-                                    const MissingRanks& absence) const {
-  if (absence.ranks.empty()) return false;
+                                    const MissingRanks& missing) const {
+  if (missing.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
     return member >= options.rank ||
-           std::ranges::find(absence.ranks, member) != absence.ranks.end();
+           std::ranges::find(missing.ranks, member) != missing.ranks.end();
   });
 }
 
-std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& absence,
+std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& missing,
                                         WaitPolicy policy, const std::string& waited) {
   std::string text = cat("rank ", options.rank, " of ", options.world_size, " has waited ", waited,
-                         " for ", few_ranks(absence.ranks),
-                         exchange.begins_run ? " to connect" : cat(" in ", exchange.what));
-  const auto shown = std::min(kMaxListed, std::ssize(absence.ranks));
-  for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
+                         " for ", short_rank_list(missing.ranks),
+                         exchange.begins_run ? " to connect" : cat(" in ", exchange.label));
+  const auto shown = std::min(kMaxListed, std::ssize(missing.ranks));
+  for (const PeerView& view : view_ranks({missing.ranks.begin(), missing.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
   return policy == WaitPolicy::kWhileAlive
@@ -176,25 +178,25 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
 }
 
 void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
-                                           const MissingRanks& absence,
+                                           const MissingRanks& missing,
                                            const std::vector<int>& gone, Milliseconds waited) {
-  const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
+  const std::vector<int>& named = gone.empty() ? missing.ranks : gone;
   std::vector<std::string> names, doing;
   for (const PeerView& view : view_ranks(named)) {
     names.push_back(std::to_string(view.global_rank));
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const bool one = names.size() == 1;
-  const char* known = !gone.empty() ? (one ? " is gone" : " are gone")
-                      : absence.first_is_collecting
-                          ? (one ? " has not finished collecting the replies"
-                                 : " have not finished collecting the replies")
-                          : " did not arrive in time";
+  const bool is_single = names.size() == 1;
+  const char* reason = !gone.empty() ? (is_single ? " is gone" : " are gone")
+                       : missing.first_is_collecting
+                           ? (is_single ? " has not finished collecting the replies"
+                                        : " have not finished collecting the replies")
+                           : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ",
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
-                        exchange.what, ": ", rank_list(names), known, join(doing, "")),
+                        exchange.label, ": ", rank_list(names), reason, join(doing, "")),
                     "look at that rank's own log first");
   throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
@@ -202,12 +204,12 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
 Error Rendezvous::Impl::lost_store_error(const TextExchange& exchange,
                                          const std::string& why) const {
   const ProcessState state = state_of(0);
-  const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
-                      : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
-                                                        : "it is served by rank 0";
+  const char* state_text = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
+                           : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
+                                                             : "it is served by rank 0";
   return {ExitCode::kPeerLost,
-          cat("rank ", options.rank, " lost the rendezvous in ", exchange.what, ": ", known, " [",
-              first_line(why), "]"),
+          cat("rank ", options.rank, " lost the rendezvous in ", exchange.label, ": ", state_text,
+              " [", first_line(why), "]"),
           "look at rank 0's own log first"};
 }
 
@@ -222,7 +224,7 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
     }
   };
   try {
-    return main.call(wait, limit + kControlTimeout);
+    return main.run_operation(wait, limit + kControlTimeout);
   } catch (const StoreTimeoutError&) {
     return false;
   }
@@ -232,39 +234,39 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 /// not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
-                                  const FindAbsent& find_absent, WaitPolicy policy) {
+                                  const FindMissingRanks& find_missing_ranks, WaitPolicy policy) {
   const auto start = Clock::now();
   auto answered = start;
-  LivenessTracker signs;
+  LivenessTracker liveness;
   WaitNotice notice(options.notices, start);
   while (true) {
-    const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
-    const Milliseconds slice = std::min(kSlice, options.notices.first);
-    if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, slice) : slice)) return;
-    if (rendezvous_file != nullptr) rendezvous_file->check_ours();
+    const auto remaining = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
+    const Milliseconds slice = std::min(kSlice, options.notices.first_delay);
+    if (wait_for_keys(keys, remaining.count() > 0 ? std::min(remaining, slice) : slice)) return;
+    if (rendezvous_file != nullptr) rendezvous_file->check_not_replaced();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
       const bool check_all = policy == WaitPolicy::kTimeout && waited >= options.timeout;
-      MissingRanks absence = find_absent(check_all);
-      std::vector<int> gone = ranks_that_ended(absence.awaited(exchange.first_member()));
+      MissingRanks missing = find_missing_ranks(check_all);
+      std::vector<int> gone = ranks_that_ended(missing.awaited_ranks(exchange.first_member()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
         // the first search.
-        absence = find_absent(check_all);
-        const std::vector<int> awaited = absence.awaited(exchange.first_member());
+        missing = find_missing_ranks(check_all);
+        const std::vector<int> awaited = missing.awaited_ranks(exchange.first_member());
         std::erase_if(gone,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
       }
       answered = Clock::now();
       if (policy == WaitPolicy::kWhileAlive)
-        for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
+        for (const int rank : missing.ranks) liveness.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit =
-          absence.first_is_collecting ? options.timeout + kCollectTime : options.timeout;
-      const bool over = waited >= limit && !signs.all_within(absence.ranks, silence_limit());
-      if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
-      if (reports_wait(exchange, absence))
+          missing.first_is_collecting ? options.timeout + kCollectTime : options.timeout;
+      const bool over = waited >= limit && !liveness.are_all_alive(missing.ranks, silence_limit());
+      if (over || !gone.empty()) throw_missing_ranks(exchange, missing, gone, waited);
+      if (reports_wait(exchange, missing))
         notice.poll(
-            [&](const std::string& time) { return wait_text(exchange, absence, policy, time); });
+            [&](const std::string& time) { return wait_text(exchange, missing, policy, time); });
     } catch (const StoreTimeoutError&) {
       if (const auto others =
               exchange.members | std::views::drop(exchange.first_member() == 0 ? 1 : 0);
@@ -299,7 +301,7 @@ auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, cons
 void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::string& key,
                                        const Error& error) noexcept {
   try {
-    own_keys[exchange.prefix][key] = exchange.use + 1;
+    own_keys[exchange.prefix][key] = exchange.use_number + 1;
     control.set(key, failure_value(error));
   } catch (const std::exception&) {
     // The store does not accept the failure; the other members notice that by themselves, as this
@@ -308,10 +310,10 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
 }
 
 /// Returns the texts of all members, joined into the one text that each member receives.
-std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
-                                        WaitPolicy policy) {
+std::string Rendezvous::Impl::exchange_texts(const TextExchange& exchange, const std::string& text,
+                                             WaitPolicy policy) {
   const auto store_own = [&] {
-    store_text(exchange, exchange.text_key(options.rank), text, exchange.use);
+    store_text(exchange, exchange.text_key(options.rank), text, exchange.use_number);
   };
   const std::string key = exchange.joined_texts_key();
   if (exchange.first_member() == options.rank) {
@@ -324,19 +326,20 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   await_keys(
       exchange, {key},
       [&](bool check_all) { return missing_ranks_for_others(exchange, check_all); }, policy);
-  return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
+  return main.run_operation([key](c10d::Store& server) { return read_text(server, key); },
+                            options.timeout);
 }
 
 std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy policy) {
-  const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
+  const std::vector<std::string> keys_of_all = exchange.text_keys(exchange.members);
   await_keys(
       exchange, keys_of_all, [&](bool) { return missing_ranks_for_first(exchange); }, policy);
-  const auto texts =
-      main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
-                options.timeout);
+  const auto texts = main.run_operation(
+      [keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
+      options.timeout);
   std::string all;
   for (const std::string& text : texts) append_field(all, text);
-  store_text(exchange, exchange.joined_texts_key(), all, exchange.use + 1);
+  store_text(exchange, exchange.joined_texts_key(), all, exchange.use_number + 1);
   return all;
 }
 
@@ -352,14 +355,14 @@ std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
                                                      const std::vector<int>& members,
                                                      WaitPolicy policy) {
   if (members.size() == 1) return {text};
-  const int64_t use = ++impl_->uses[key];
-  const Impl::TextExchange exchange{cat(impl_->key_prefix, key), use, members, cat("\"", key, "\""),
-                                    key == kMeetingKey};
-  const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
+  const int64_t use_number = ++impl_->uses[key];
+  const Impl::TextExchange exchange{cat(impl_->key_prefix, key), use_number, members,
+                                    cat("\"", key, "\""), key == kMeetingKey};
+  const TextExchangeScope shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
-    const std::string all = impl_->all_texts(exchange, text, policy);
+    const std::string all = impl_->exchange_texts(exchange, text, policy);
     impl_->remove_used_keys(exchange);
-    const auto texts = fields_of(all);
+    const auto texts = parse_fields(all);
     require(texts && texts->size() == members.size(), "an exchange has a text of each member");
     return {texts->begin(), texts->end()};
   } catch (const ExchangeError& error) {

@@ -30,7 +30,7 @@ constexpr const char* kOtherWays =
 }
 
 /// Reads the file's text; nothing if the file does not exist.
-std::optional<std::string> text_of(const std::string& path) {
+std::optional<std::string> read_rendezvous_text(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return std::nullopt;
   struct stat status {};
@@ -53,11 +53,11 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousFileContent& co
     : path_(std::move(path)),
       content_(cat(kFirstLine, "\njob ", content.job, "\naddress ", content.address, "\nport ",
                    content.port, "\ntoken ", content.token, "\n")) {
-  if (const auto before = text_of(path_);
-      before && !before->empty() && !before->starts_with(kAnyVersion))
+  if (const auto earlier = read_rendezvous_text(path_);
+      earlier && !earlier->empty() && !earlier->starts_with(kAnyVersion))
     throw_not_rendezvous_file(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
-  if (!parent.empty()) make_lasting_folder(umask_files(), parent);
+  if (!parent.empty()) make_durable_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
 }
 
@@ -65,24 +65,24 @@ RendezvousFile::RendezvousFile(std::string path, const RendezvousFileContent& co
 /// this name.
 RendezvousFile::~RendezvousFile() {
   try {
-    if (text_of(path_) == content_) ::unlink(path_.c_str());
+    if (read_rendezvous_text(path_) == content_) ::unlink(path_.c_str());
   } catch (const std::exception&) {
     // The file is no longer this rank's.
   }
 }
 
-void RendezvousFile::check_ours() const {
-  const auto now = text_of(path_);
-  if (now == content_) return;
+void RendezvousFile::check_not_replaced() const {
+  const auto current = read_rendezvous_text(path_);
+  if (current == content_) return;
   throw Error(ExitCode::kUsage,
               cat(path_, ": the rendezvous file was ",
-                  now ? "replaced by rank 0 of another job" : "removed",
+                  current ? "replaced by rank 0 of another job" : "removed",
                   " before all ranks of this job had connected"),
               "start one job at a time in an output_dir, or choose another");
 }
 
 std::optional<RendezvousFileContent> RendezvousFile::read(const std::string& path) {
-  const auto text = text_of(path);
+  const auto text = read_rendezvous_text(path);
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
   const auto value = [&](size_t line, std::string_view name) {

@@ -33,7 +33,7 @@ class RendezvousFile {
   static std::optional<RendezvousFileContent> read(const std::string& path);
   /// Throws Error(kUsage) if the file is no longer the one that this rank wrote: ranks that have
   /// not connected yet would connect to another job.
-  void check_ours() const;
+  void check_not_replaced() const;
 
  private:
   const std::string path_;

@@ -54,7 +54,7 @@ struct Rendezvous::Impl {
   void watch_collectives(const std::stop_token& stop);
   std::optional<std::string> collective_wait_text(const RankState::GroupState& group,
                                                   const std::string& waited);
-  void show_state();
+  void send_heartbeat();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
   /// Records whether a rank gave no sign of life at the last check.
   void record_silence(int rank, bool is_silent);
@@ -75,23 +75,25 @@ struct Rendezvous::Impl {
 
     /// The prefix of the keys of this exchange.
     std::string prefix;
-    int64_t use;
+    int64_t use_number;
     std::vector<int> members;
     /// The name of the exchange in messages.
-    std::string what;
+    std::string label;
     /// Says whether this is the first exchange, in which the ranks meet.
     bool begins_run = false;
 
     int first_member() const { return members.front(); }
-    std::string text_key(int rank) const { return cat(prefix, "/", use, "/", rank); }
-    std::string joined_texts_key() const { return cat(prefix, "/", use, "/all/", first_member()); }
-    std::string absent_ranks_key() const {
-      return cat(prefix, "/", use, "/absent/", first_member());
+    std::string text_key(int rank) const { return cat(prefix, "/", use_number, "/", rank); }
+    std::string joined_texts_key() const {
+      return cat(prefix, "/", use_number, "/all/", first_member());
     }
-    std::vector<std::string> keys(std::span<const int> ranks) const {
-      std::vector<std::string> some;
-      for (const int rank : ranks) some.push_back(text_key(rank));
-      return some;
+    std::string absent_ranks_key() const {
+      return cat(prefix, "/", use_number, "/absent/", first_member());
+    }
+    std::vector<std::string> text_keys(std::span<const int> ranks) const {
+      std::vector<std::string> keys;
+      for (const int rank : ranks) keys.push_back(text_key(rank));
+      return keys;
     }
   };
 
@@ -104,15 +106,16 @@ struct Rendezvous::Impl {
 
     /// Returns the ranks whose death ends the wait: the absent ones, and always the first rank,
     /// without which the exchange cannot end in any other way.
-    std::vector<int> awaited(int first) const {
+    std::vector<int> awaited_ranks(int first) const {
       std::vector<int> all = ranks;
       if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
       return all;
     }
   };
 
-  using FindAbsent = std::function<MissingRanks(bool check_all)>;
-  std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy policy);
+  using FindMissingRanks = std::function<MissingRanks(bool check_all)>;
+  std::string exchange_texts(const TextExchange& exchange, const std::string& text,
+                             WaitPolicy policy);
   std::string gather_texts(const TextExchange& exchange, WaitPolicy policy);
   template <typename Work>
   auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
@@ -122,7 +125,7 @@ struct Rendezvous::Impl {
   MissingRanks missing_ranks_for_others(const TextExchange& exchange, bool check_all);
   std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
-                  const FindAbsent& find_absent, WaitPolicy policy);
+                  const FindMissingRanks& find_missing_ranks, WaitPolicy policy);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
   std::vector<int> find_missing(const TextExchange& exchange, std::span<const int> ranks);
   void store_text(const TextExchange& exchange, const std::string& key, const std::string& text,
@@ -133,15 +136,15 @@ struct Rendezvous::Impl {
   /// Returns how long a rank may give no sign of life before it is lost; a few heartbeats may be
   /// late on a busy machine.
   Milliseconds silence_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
-  std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
+  bool reports_wait(const TextExchange& exchange, const MissingRanks& missing) const;
+  std::string wait_text(const TextExchange& exchange, const MissingRanks& missing,
                         WaitPolicy policy, const std::string& waited);
-  [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& absence,
+  [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& missing,
                                         const std::vector<int>& gone, Milliseconds waited);
   Error lost_store_error(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
-    return process_state(identities[static_cast<size_t>(rank)],
-                         identities[static_cast<size_t>(options.rank)]);
+    return read_process_state(identities[static_cast<size_t>(rank)],
+                              identities[static_cast<size_t>(options.rank)]);
   }
 
   RendezvousOptions options;

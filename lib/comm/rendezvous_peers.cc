@@ -20,7 +20,7 @@ std::string alive_key(int rank) {
 
 }  // namespace
 
-void Rendezvous::Impl::show_state() {
+void Rendezvous::Impl::send_heartbeat() {
   const int64_t beat = ++heartbeats_sent;
   std::vector<uint8_t> bytes(sizeof beat);
   std::memcpy(bytes.data(), &beat, sizeof beat);
@@ -32,7 +32,7 @@ void Rendezvous::Impl::show_state() {
 void Rendezvous::Impl::send_heartbeats(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
-      show_state();
+      send_heartbeat();
     } catch (const std::exception&) {
       // The store ended with rank 0; this rank's own waits report that.
     }
@@ -49,23 +49,23 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
     WaitNotice notice;
   };
   std::map<std::string, ReportedWait> waits;  // by group
-  const auto interval = std::min<Milliseconds>(Milliseconds(1000), options.notices.first / 2);
+  const auto interval = std::min<Milliseconds>(Milliseconds(1000), options.notices.first_delay / 2);
   while (!stop.stop_requested()) {
-    const RankState own = board.state();
-    for (const RankState::GroupState& group : own.groups) {
-      const CollectiveRecord& now = group.record;
-      const auto known = waits.find(group.name);
-      if (now.state != CollectiveState::kEntered) {
-        if (known != waits.end()) waits.erase(known);
+    const RankState own_state = board.state();
+    for (const RankState::GroupState& group : own_state.groups) {
+      const CollectiveRecord& record = group.record;
+      const auto reported = waits.find(group.name);
+      if (record.state != CollectiveState::kEntered) {
+        if (reported != waits.end()) waits.erase(reported);
         continue;
       }
-      if (known == waits.end() || known->second.record.unix_ns != now.unix_ns) {
+      if (reported == waits.end() || reported->second.record.unix_ns != record.unix_ns) {
         WaitNoticeOptions times = options.notices;
-        times.first = std::max(times.first, Milliseconds(usual_wait_ms.load()));
-        waits.insert_or_assign(group.name, ReportedWait{now, WaitNotice(times)});
+        times.first_delay = std::max(times.first_delay, Milliseconds(usual_wait_ms.load()));
+        waits.insert_or_assign(group.name, ReportedWait{record, WaitNotice(times)});
         continue;
       }
-      known->second.notice.poll_if(
+      reported->second.notice.poll_if(
           [&](const std::string& waited) { return collective_wait_text(group, waited); });
     }
     std::unique_lock lock(watch_mutex);
@@ -80,18 +80,18 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
   const auto own = std::ranges::find(group.members, options.rank);
   if (own == group.members.end()) return std::nullopt;
   const auto self = static_cast<int>(own - group.members.begin());
-  const auto seen = [&](const std::vector<int>& ranks) {
+  const auto view_in_group = [&](const std::vector<int>& ranks) {
     std::vector<PeerView> views = view_ranks(ranks);
-    for (PeerView& view : views) view.record = ProgressBoard::find(view.state, group.name);
+    for (PeerView& view : views) view.record = ProgressBoard::find_record(view.state, group.name);
     return views;
   };
-  const std::vector<PeerView> views = seen(group.members);
-  const auto stands_there = [&](const PeerView& view) {
+  const std::vector<PeerView> views = view_in_group(group.members);
+  const auto waits_there = [&](const PeerView& view) {
     return view.record.state == CollectiveState::kEntered &&
            view.record.sequence == group.record.sequence;
   };
   if (!is_point_to_point(group.record.kind) &&
-      std::any_of(views.begin(), views.begin() + self, stands_there))
+      std::any_of(views.begin(), views.begin() + self, waits_there))
     return std::nullopt;
   const WaitExplanation why = explain_peers(
       views, group.record, self, view_ranks(ranks_without_views(views, group.record, self, {})));
@@ -127,7 +127,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
 std::optional<RankState> Rendezvous::Impl::state_on_local_board(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
-  const BoardTable* table = local_boards.find(rank, peer.pid);
+  const BoardTable* table = local_boards.find_table(rank, peer.pid);
   if (table == nullptr) return std::nullopt;
   return read_state(*table);
 }
@@ -161,13 +161,13 @@ std::vector<int> Rendezvous::Impl::ranks_that_ended(std::vector<int> ranks) cons
   return ranks;
 }
 
-void Rendezvous::post(const std::string& key, const std::string& text) {
+void Rendezvous::post_text(const std::string& key, const std::string& text) {
   if (impl_->state_of(0) == ProcessState::kStopped)
     return;  // nobody could find the text, and this rank would wait
   impl_->control.set("post/" + key, bytes_of(text));
 }
 
-std::optional<std::string> Rendezvous::find(const std::string& key) {
+std::optional<std::string> Rendezvous::find_text(const std::string& key) {
   if (!impl_->control.has("post/" + key, kSilentTimeout)) return std::nullopt;
   return text_of(impl_->control.get("post/" + key));
 }
@@ -175,24 +175,24 @@ std::optional<std::string> Rendezvous::find(const std::string& key) {
 std::vector<PeerView> Rendezvous::view_members(const std::vector<int>& members,
                                                const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
-  std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
+  std::vector<std::optional<std::vector<uint8_t>>> earlier_beats(members.size());
   // Heartbeats are read twice, `settle` apart: the first may show a state that is one heartbeat
   // old, and a dying process takes a moment to end.
   bool answers = true;  // a store that does not answer is not asked again for each of many ranks
-  const auto ask = [&](int member) {
+  const auto read_heartbeat = [&](int member) {
     const auto beat = answers ? impl_->last_heartbeat(member) : std::nullopt;
     answers = beat.has_value();
     return beat;
   };
-  const bool all_here = std::ranges::all_of(
+  const bool all_on_local_boards = std::ranges::all_of(
       members, [&](int member) { return impl_->state_on_local_board(member).has_value(); });
-  if (!all_here) {
+  if (!all_on_local_boards) {
     try {
-      impl_->show_state();
+      impl_->send_heartbeat();
     } catch (const std::exception&) {
       answers = false;
     }
-    for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
+    for (size_t i = 0; i < members.size(); ++i) earlier_beats[i] = read_heartbeat(members[i]);
     if (!impl_->any_ended(members))
       std::this_thread::sleep_for(answers ? settle : std::min<Milliseconds>(settle, kMomentToDie));
   } else if (!impl_->any_ended(members)) {
@@ -200,13 +200,13 @@ std::vector<PeerView> Rendezvous::view_members(const std::vector<int>& members,
   }
   std::vector<PeerView> views;
   for (size_t i = 0; i < members.size(); ++i) {
-    const auto now = all_here ? std::nullopt : ask(members[i]);
-    PeerView view = impl_->view_rank(members[i], now);
-    const bool elsewhere = view.process == ProcessState::kUnknown;
-    view.is_silent = elsewhere && (!now || now == before[i]);
-    view.has_heartbeat = !elsewhere || (now && !now->empty());
+    const auto beat = all_on_local_boards ? std::nullopt : read_heartbeat(members[i]);
+    PeerView view = impl_->view_rank(members[i], beat);
+    const bool is_remote = view.process == ProcessState::kUnknown;
+    view.is_silent = is_remote && (!beat || beat == earlier_beats[i]);
+    view.has_heartbeat = !is_remote || (beat && !beat->empty());
     impl_->record_silence(members[i], view.is_silent);
-    view.record = ProgressBoard::find(view.state, group);
+    view.record = ProgressBoard::find_record(view.state, group);
     views.push_back(std::move(view));
   }
   return views;
@@ -218,7 +218,7 @@ std::vector<PeerView> Rendezvous::view_ranks(const std::vector<int>& ranks) {
 
 void Rendezvous::post_abort(const std::string& group, const std::string& reason) noexcept {
   try {
-    post("gave up/" + group, reason);
+    post_text("gave up/" + group, reason);
   } catch (const std::exception&) {
     // The store ended with rank 0, which the other ranks notice by themselves.
   }
@@ -227,7 +227,7 @@ void Rendezvous::post_abort(const std::string& group, const std::string& reason)
 bool Rendezvous::is_any_lost(const std::vector<int>& members, const std::string& group) {
   if (impl_->any_ended(members)) return true;
   try {
-    return find("gave up/" + group).has_value();
+    return find_text("gave up/" + group).has_value();
   } catch (const std::exception&) {
     return false;
   }

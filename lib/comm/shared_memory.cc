@@ -32,7 +32,7 @@ struct OwnSegment {
   uint64_t inode = 0;
   int64_t bytes = 0;
   /// Says for each whole huge page, in order, whether the kernel was asked to collapse it.
-  std::vector<bool> asked = {};
+  std::vector<bool> collapse_requested = {};
 };
 
 /// Registry holds all shared memory of this process, by first address, so that any communicator
@@ -48,7 +48,7 @@ Registry& registry() {
 
 /// Returns the remedy if memory cannot be allocated or mapped; `otherwise` if the cause is not a
 /// limit of this process or machine.
-std::string remedy_of(int error, const char* otherwise) {
+std::string memory_remedy(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
   const std::string remedy = shared_memory_remedy(error);
   return remedy.empty() ? otherwise : remedy;
@@ -59,7 +59,7 @@ std::string remedy_of(int error, const char* otherwise) {
   throw Error(ExitCode::kEnvironment,
               cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ",
                   errno_text(error)),
-              remedy_of(error, ""));
+              memory_remedy(error, ""));
 }
 
 /// Finds an address, aligned to huge pages, where `bytes` bytes are free. At other addresses the
@@ -82,31 +82,31 @@ std::byte* map_shared(int fd, int64_t bytes) {
 }
 
 /// Returns whether all memory of a huge page is allocated; collapsing it then allocates no more.
-bool is_filled(std::byte* page) {
+bool is_fully_allocated(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;
   return std::all_of(present.begin(), present.end(),
                      [](unsigned char one) { return (one & 1) != 0; });
 }
 
-OwnSegment forget(const void* data) {
+OwnSegment unregister_segment(const void* data) {
   const std::lock_guard lock(registry().mutex);
   auto node = registry().segments.extract(static_cast<const std::byte*>(data));
   return std::move(node.mapped());
 }
 
 void free_lasting(void* data, int64_t bytes) {
-  const OwnSegment segment = forget(data);
+  const OwnSegment segment = unregister_segment(data);
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
 void free_shared(void* data, int64_t bytes) {
-  const OwnSegment segment = forget(data);
+  const OwnSegment segment = unregister_segment(data);
   ::fallocate(segment.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes);
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
-CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
+CommBuffer allocate_segment(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
   struct stat status {};
   // The kernel creates the file accessible to everyone who can open this process's /proc/PID/fd.
@@ -116,7 +116,7 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   std::byte* base = map_shared(segment.fd.get(), bytes);
   if (base == nullptr) throw_no_memory(bytes);
   segment.inode = status.st_ino;
-  segment.asked.resize(static_cast<size_t>(bytes / kHugePage));
+  segment.collapse_requested.resize(static_cast<size_t>(bytes / kHugePage));
   const std::lock_guard lock(registry().mutex);
   registry().segments.emplace(base, std::move(segment));
   return {base, bytes, free};
@@ -152,10 +152,10 @@ void unmap(std::byte* base, const SharedLocation& location) {
 }  // namespace
 
 CommBuffer allocate_shared(int64_t bytes) {
-  return allocate(bytes, free_shared);
+  return allocate_segment(bytes, free_shared);
 }
 CommBuffer allocate_shared_lasting(int64_t bytes) {
-  return allocate(bytes, free_lasting);
+  return allocate_segment(bytes, free_lasting);
 }
 
 SharedLocation shared_location_of(const void* data, int64_t bytes) {
@@ -180,8 +180,8 @@ void collapse_into_huge_pages(const void* data, int64_t bytes) {
       std::min(round_up(start - base + bytes, kHugePage), segment.bytes) / kHugePage;
   for (int64_t i = first; i < end; ++i) {
     auto* page = const_cast<std::byte*>(base) + i * kHugePage;
-    if (segment.asked[static_cast<size_t>(i)] || !is_filled(page)) continue;
-    segment.asked[static_cast<size_t>(i)] = true;
+    if (segment.collapse_requested[static_cast<size_t>(i)] || !is_fully_allocated(page)) continue;
+    segment.collapse_requested[static_cast<size_t>(i)] = true;
     ::madvise(page, kHugePage, MADV_COLLAPSE);
   }
 }
@@ -193,7 +193,7 @@ PeerMemory::~PeerMemory() {
 /// Unmaps segments that the peer has freed; otherwise all its past buffers would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
-    if (segment.kept || find_segment(peer_, segment.location)) return false;
+    if (segment.is_lasting || find_segment(peer_, segment.location)) return false;
     unmap(segment.base, segment.location);
     return true;
   });
@@ -203,7 +203,7 @@ PeerMemory::Segment& PeerMemory::open(const SharedLocation& location) {
   const OwnedFd fd = open_segment(peer_, location);
   std::byte* base = fd ? map_shared(fd.get(), location.segment_bytes) : nullptr;
   const int error = base == nullptr ? errno : 0;
-  if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
+  if (base == nullptr && read_process_state(peer_, read_own_identity()) == ProcessState::kGone)
     throw Error(ExitCode::kPeerLost,
                 cat("process ", peer_.pid, ", a rank of this machine, is gone"),
                 "look at that rank's own log first");
@@ -212,22 +212,22 @@ PeerMemory::Segment& PeerMemory::open(const SharedLocation& location) {
         ExitCode::kEnvironment,
         cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, location),
             "): ", errno_text(error)),
-        remedy_of(
+        memory_remedy(
             error,
             "let the ranks run in one container and as one user, or choose the gloo backend"));
   close_freed();
   return segments_.emplace_back(Segment{location, base});
 }
 
-PeerMemory::Segment& PeerMemory::find(const SharedLocation& location) {
+PeerMemory::Segment& PeerMemory::find_or_open(const SharedLocation& location) {
   const auto known = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& segment) {
     return segment.location.inode == location.inode;
   });
   return known != segments_.end() ? *known : open(location);
 }
 
-std::byte* PeerMemory::at(const SharedLocation& location) {
-  return find(location).base + location.offset;
+std::byte* PeerMemory::map(const SharedLocation& location) {
+  return find_or_open(location).base + location.offset;
 }
 
 void PeerMemory::unmap_pages(std::byte* data, int64_t bytes) {
@@ -248,8 +248,8 @@ void PeerMemory::unmap_pages(std::byte* data, int64_t bytes) {
 }
 
 std::byte* PeerMemory::map_lasting(const SharedLocation& location) {
-  Segment& segment = find(location);
-  segment.kept = true;
+  Segment& segment = find_or_open(location);
+  segment.is_lasting = true;
   return segment.base + location.offset;
 }
 

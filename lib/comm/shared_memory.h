@@ -50,12 +50,12 @@ class PeerMemory {
 
   /// Maps a location and returns its address, valid until the next call. Throws Error(kEnvironment)
   /// if the location cannot be opened, Error(kPeerLost) if its owner's process has ended.
-  std::byte* at(const SharedLocation& location);
+  std::byte* map(const SharedLocation& location);
   /// Maps a location so that it stays mapped even after its owner frees it.
   std::byte* map_lasting(const SharedLocation& location);
   /// Removes the pages that a range touches from this process's page tables, together with the
   /// neighboring pages that the kernel mapped when the range was read (kShmReadAround). `data` is
-  /// an address in memory that at() returned. The contents stay, and the pages are mapped again
+  /// an address in memory that map() returned. The contents stay, and the pages are mapped again
   /// when they are touched. Otherwise every page that a rank ever read from its peers would count
   /// as its own resident memory. This matters for small ranges too, because a huge page is mapped
   /// as a whole.
@@ -65,9 +65,9 @@ class PeerMemory {
   struct Segment {
     SharedLocation location;
     std::byte* base;
-    bool kept = false;
+    bool is_lasting = false;
   };
-  Segment& find(const SharedLocation& location);
+  Segment& find_or_open(const SharedLocation& location);
   Segment& open(const SharedLocation& location);
   void close_freed();
 

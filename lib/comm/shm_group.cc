@@ -32,7 +32,7 @@ SharedLocation parse_location(const std::string& text) {
 
 /// Returns how long to poll. Polling pays only if every rank has a core of its own.
 std::chrono::microseconds spin_time(int ranks) {
-  return std::chrono::microseconds(ranks <= usable_cores() ? 50 : 0);
+  return std::chrono::microseconds(ranks <= count_usable_cores() ? 50 : 0);
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ bool ShmGroup::is_lost(int peer) const {
   if (parts[peer].state.load(std::memory_order_acquire) != 0) return true;
   const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
   const int global = members_[static_cast<size_t>(peer)];
-  return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
+  return read_process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
 /// Returns whether any member is lost: a barrier needs every rank, not only the one that is waited
@@ -96,16 +96,16 @@ template <typename Lost>
 ShmGroup::WaitResult ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
                                           Clock::time_point deadline, Lost lost_now) {
   if (signal.has_reached(target)) return WaitResult::kReached;
-  WaitResult verdict = WaitResult::kReached;
+  WaitResult result = WaitResult::kReached;
   const auto check = [&] {
-    if (Clock::now() >= deadline) verdict = WaitResult::kTimeout;
-    if (lost_now()) verdict = WaitResult::kPeerLost;
-    return verdict != WaitResult::kReached;
+    if (Clock::now() >= deadline) result = WaitResult::kTimeout;
+    if (lost_now()) result = WaitResult::kPeerLost;
+    return result != WaitResult::kReached;
   };
   // The check is passed by reference: a std::function with a copy of it would be allocated at every
   // wait.
   const bool reached = signal.wait(target, spin_, std::cref(check));
-  return reached ? WaitResult::kReached : verdict;
+  return reached ? WaitResult::kReached : result;
 }
 
 ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
@@ -123,9 +123,9 @@ ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout
   const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
-    const WaitResult verdict = wait_until(board_of(peer).progress, target, deadline,
-                                          [this] { return is_any_member_lost(); });
-    if (verdict != WaitResult::kReached) return verdict;
+    const WaitResult result = wait_until(board_of(peer).progress, target, deadline,
+                                         [this] { return is_any_member_lost(); });
+    if (result != WaitResult::kReached) return result;
   }
   return WaitResult::kReached;
 }
@@ -135,7 +135,7 @@ void ShmGroup::leave(MemberState state) noexcept {
   board_of(rank_).progress.wake_all();
   for (int peer = 0; peer < size(); ++peer) {
     mailbox(rank_, peer).sent.wake_all();
-    mailbox(peer, rank_).taken.wake_all();
+    mailbox(peer, rank_).received.wake_all();
   }
 }
 

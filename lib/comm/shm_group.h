@@ -23,11 +23,11 @@ struct ShmAnnouncement {
 };
 
 /// ShmMailbox carries messages from one rank to another. The sender fills slots[n % kDepth] and
-/// raises `sent` to n; the receiver raises `taken` to n when it has copied the message.
+/// raises `sent` to n; the receiver raises `received` to n when it has copied the message.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
-  ShmSignal taken;
+  ShmSignal received;
   std::array<ShmAnnouncement, kDepth> slots;
 };
 
@@ -68,10 +68,11 @@ class ShmGroup {
                       std::chrono::milliseconds timeout, const std::function<void()>& idle);
 
   /// Returns the memory at the location that `rank` announced.
-  std::byte* memory(int rank, const SharedLocation& location) {
-    return peers_[static_cast<size_t>(rank)].at(location);
+  std::byte* map_memory(int rank, const SharedLocation& location) {
+    return peers_[static_cast<size_t>(rank)].map(location);
   }
-  /// Unmaps the pages of a range in memory that memory() returned (see PeerMemory::unmap_pages()).
+  /// Unmaps the pages of a range in memory that map_memory() returned (see
+  /// PeerMemory::unmap_pages()).
   void unmap_pages(int rank, std::byte* data, int64_t bytes) {
     peers_[static_cast<size_t>(rank)].unmap_pages(data, bytes);
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kEstablished = 1;  // TCP_ESTABLISHED, which is in a header that linux/tcp.h excludes
 
 /// Reads the state of a TCP connection; nothing for any other socket.
-std::optional<tcp_info> connection(int fd) {
+std::optional<tcp_info> read_tcp_info(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
@@ -34,23 +34,24 @@ uint64_t inode_of(int fd) {
 
 }  // namespace
 
-std::set<OpenSocket> tcp_connections() {
+std::set<OpenSocket> list_tcp_connections() {
   std::set<OpenSocket> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     const std::string name = entry.path().filename();
     int fd = -1;
     std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (fd >= 0 && connection(fd)) found.emplace(fd, inode_of(fd));
+    if (fd >= 0 && read_tcp_info(fd)) found.emplace(fd, inode_of(fd));
   }
   return found;
 }
 
-int64_t received_bytes(const std::set<OpenSocket>& sockets) {
+int64_t count_received_bytes(const std::set<OpenSocket>& sockets) {
   int64_t bytes = 0;
   for (const auto& [fd, inode] : sockets) {
     if (inode_of(fd) != inode) continue;
-    if (const auto info = connection(fd)) bytes += static_cast<int64_t>(info->tcpi_bytes_received);
+    if (const auto info = read_tcp_info(fd))
+      bytes += static_cast<int64_t>(info->tcpi_bytes_received);
   }
   return bytes;
 }

@@ -10,10 +10,10 @@ namespace ftrun {
 using OpenSocket = std::pair<int, uint64_t>;
 
 /// Lists this process's TCP connections.
-std::set<OpenSocket> tcp_connections();
+std::set<OpenSocket> list_tcp_connections();
 
 /// Returns the bytes that the kernel has received over those of `sockets` that are still open
 /// (TCP_INFO).
-int64_t received_bytes(const std::set<OpenSocket>& sockets);
+int64_t count_received_bytes(const std::set<OpenSocket>& sockets);
 
 }  // namespace ftrun

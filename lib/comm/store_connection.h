@@ -41,7 +41,7 @@ struct StoreConnection {
   /// Returns the result of `operation` on the store; throws StoreTimeoutError if the server does
   /// not answer within the limit.
   template <typename Operation>
-  auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
+  auto run_operation(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
     if (is_stuck()) throw StoreTimeoutError();
     if (answers_at_once && is_silent) limit = std::min(limit, kSilentTimeout);
     auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
@@ -53,17 +53,18 @@ struct StoreConnection {
   bool is_stuck() { return answers_at_once && is_silent && worker.is_stuck(kStuckTimeout); }
   void set(const std::string& key, std::vector<uint8_t> value,
            std::chrono::milliseconds limit = kControlTimeout) {
-    call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
+    run_operation([key, value](c10d::Store& server) { return server.set(key, value), true; },
+                  limit);
   }
   bool has(const std::string& key, std::chrono::milliseconds limit = kControlTimeout) {
     return has_all({key}, limit);
   }
-  bool has_all(const std::vector<std::string>& wanted,
+  bool has_all(const std::vector<std::string>& keys,
                std::chrono::milliseconds limit = kControlTimeout) {
-    return call([wanted](c10d::Store& server) { return server.check(wanted); }, limit);
+    return run_operation([keys](c10d::Store& server) { return server.check(keys); }, limit);
   }
   std::vector<uint8_t> get(const std::string& key) {
-    return call([key](c10d::Store& server) { return server.get(key); });
+    return run_operation([key](c10d::Store& server) { return server.get(key); });
   }
 };
 

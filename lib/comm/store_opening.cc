@@ -70,7 +70,7 @@ std::string address_text(const RendezvousOptions& options, int port) {
 }
 
 /// Connects to the store that torchrun's agent serves.
-StorePtr torchrun_store(const RendezvousOptions& options) {
+StorePtr connect_torchrun_store(const RendezvousOptions& options) {
   c10d::TCPStoreOptions settings;
   settings.port = static_cast<uint16_t>(options.port);
   settings.waitWorkers = false;
@@ -98,7 +98,7 @@ int port_of_token(const std::string& token) {
 }
 
 /// Makes the function that finds the store's address at each try.
-JobStore::Find finder(const RendezvousOptions& options) {
+JobStore::FindEndpoint make_endpoint_finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
     return [=] { return std::optional(StoreEndpoint{options.address, port, options.token}); };
@@ -117,7 +117,7 @@ JobStore::Find finder(const RendezvousOptions& options) {
 }
 
 /// Makes the identity of this rank, which it shows on all of its connections.
-StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
+StoreMember make_member(const RendezvousOptions& options, const std::string& instance) {
   return {.rank = static_cast<uint32_t>(options.rank),
           .world_size = static_cast<uint32_t>(options.world_size),
           .attempt = static_cast<uint32_t>(options.attempt),
@@ -142,13 +142,14 @@ class OpeningReason {
   std::string text_;
 };
 
-c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const StoreMember& member,
-                                       const JobStore::Find& find,
-                                       const std::shared_ptr<StoreServer>& served = nullptr,
-                                       OpeningReason* reason = nullptr) {
+c10::intrusive_ptr<JobStore> connect_job_store(const RendezvousOptions& options,
+                                               const StoreMember& member,
+                                               const JobStore::FindEndpoint& find_endpoint,
+                                               const std::shared_ptr<StoreServer>& served = nullptr,
+                                               OpeningReason* reason = nullptr) {
   int port = options.port;
-  const auto find_endpoint = [&]() {
-    const auto endpoint = find();
+  const auto find_and_record_port = [&]() {
+    const auto endpoint = find_endpoint();
     if (endpoint) port = endpoint->port;
     return endpoint;
   };
@@ -156,8 +157,9 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
     const auto set_reason = [reason](const std::string& why) {
       if (reason != nullptr) reason->set(first_line(why));
     };
-    return c10::make_intrusive<JobStore>(find_endpoint, member, Clock::now() + options.timeout,
-                                         options.token.empty(), served, set_reason);
+    return c10::make_intrusive<JobStore>(find_and_record_port, member,
+                                         Clock::now() + options.timeout, options.token.empty(),
+                                         served, set_reason);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -167,14 +169,14 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
 
 /// Throws an error if the ranks of another job are meeting by the file now; it must not be
 /// replaced.
-void check_nobody_meets(const RendezvousOptions& options) {
-  const auto before = RendezvousFile::read(options.rendezvous_file);
-  if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
+void check_file_unused(const RendezvousOptions& options) {
+  const auto content = RendezvousFile::read(options.rendezvous_file);
+  if (!content || !serves_store({content->address, content->port, content->token}, kControlTimeout))
     return;
   throw Error(ExitCode::kEnvironment,
               cat(options.rendezvous_file,
-                  ": another job is connecting its ranks through this file (job \"", before->job,
-                  "\", at ", before->address, ":", before->port, ")"),
+                  ": another job is connecting its ranks through this file (job \"", content->job,
+                  "\", at ", content->address, ":", content->port, ")"),
               "wait until it has begun, end it, or choose another output_dir");
 }
 
@@ -193,32 +195,37 @@ StoreClients serve_store(const RendezvousOptions& options) {
   std::string token = options.token;
   if (token.empty()) {
     token = hex_text(random_bytes(32));
-    check_nobody_meets(options);
+    check_file_unused(options);
     clients.rendezvous_file = std::make_unique<RendezvousFile>(
         options.rendezvous_file,
         RendezvousFileContent{options.job, options.address, socket.port, token});
   }
   const StoreEndpoint endpoint{options.address, socket.port, token};
-  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
+  const StoreMember member = make_member(options, random_bytes(kInstanceBytes));
   const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
-  const JobStore::Find find = [endpoint] { return std::optional(endpoint); };
-  clients.main = job_store(options, member, find, server);
-  clients.control = job_store(options, member, find, server);
-  clients.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
+  const JobStore::FindEndpoint find_endpoint = [endpoint] { return std::optional(endpoint); };
+  clients.main = connect_job_store(options, member, find_endpoint, server);
+  clients.control = connect_job_store(options, member, find_endpoint, server);
+  clients.connect_again = [=]() -> StorePtr {
+    return connect_job_store(options, member, find_endpoint, server);
+  };
   clients.server = server;
   return clients;
 }
 
 StoreClients find_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
-  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
-  const auto main = job_store(options, member, finder(options), nullptr, &reason);
+  const StoreMember member = make_member(options, random_bytes(kInstanceBytes));
+  const auto main =
+      connect_job_store(options, member, make_endpoint_finder(options), nullptr, &reason);
   // Later connections need the endpoint, because the rendezvous file is removed once all ranks have
   // met.
-  const JobStore::Find find = [endpoint = main->endpoint()] { return std::optional(endpoint); };
+  const JobStore::FindEndpoint find_endpoint = [endpoint = main->endpoint()] {
+    return std::optional(endpoint);
+  };
   return {main,
-          job_store(options, member, find),
-          [=]() -> StorePtr { return job_store(options, member, find); },
+          connect_job_store(options, member, find_endpoint),
+          [=]() -> StorePtr { return connect_job_store(options, member, find_endpoint); },
           nullptr,
           {},
           {}};
@@ -227,7 +234,7 @@ StoreClients find_store(const RendezvousOptions& options, OpeningReason& reason)
 /// Joins the ranks of this start, and no others, in the store of torchrun's agent.
 StoreClients join_torchrun_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
-  const StorePtr main = torchrun_store(options);
+  const StorePtr main = connect_torchrun_store(options);
   reason.set("not all ranks of this start have registered in torchrun's store");
   StoreWorker worker;
   const auto agree = [main, options] {
@@ -245,8 +252,8 @@ StoreClients join_torchrun_store(const RendezvousOptions& options, OpeningReason
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
   return {prefixed(main),
-          prefixed(torchrun_store(options)),
-          [=]() -> StorePtr { return prefixed(torchrun_store(options)); },
+          prefixed(connect_torchrun_store(options)),
+          [=]() -> StorePtr { return prefixed(connect_torchrun_store(options)); },
           nullptr,
           start->launch,
           {}};

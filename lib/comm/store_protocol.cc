@@ -8,7 +8,7 @@ namespace ftrun {
 namespace {
 
 /// Computes the HMAC of the joined parts. Each part has a fixed size, so they need no separators.
-std::string proof(std::string_view token, std::initializer_list<std::string_view> parts) {
+std::string make_proof(std::string_view token, std::initializer_list<std::string_view> parts) {
   std::string message;
   for (const std::string_view part : parts) message.append(part);
   const Digest digest = hmac_sha256(token, message);
@@ -17,7 +17,7 @@ std::string proof(std::string_view token, std::initializer_list<std::string_view
 
 }  // namespace
 
-std::string member_bytes(const StoreMember& member) {
+std::string encode_member(const StoreMember& member) {
   std::string bytes;
   for (const uint32_t number : {member.rank, member.world_size, member.attempt})
     append_number(bytes, number);
@@ -27,9 +27,9 @@ std::string member_bytes(const StoreMember& member) {
   return bytes.append(job.begin(), job.end());
 }
 
-StoreMember member_from(std::string_view bytes) {
+StoreMember decode_member(std::string_view bytes) {
   const auto number = [&](size_t which) {
-    return number_at<uint32_t>(bytes, which * sizeof(uint32_t));
+    return read_number<uint32_t>(bytes, which * sizeof(uint32_t));
   };
   return {.rank = number(0),
           .world_size = number(1),
@@ -39,7 +39,7 @@ StoreMember member_from(std::string_view bytes) {
 }
 
 StoreAdmission compare_members(std::string_view served, std::string_view joining) {
-  const StoreMember own = member_from(served), other = member_from(joining);
+  const StoreMember own = decode_member(served), other = decode_member(joining);
   const auto job = [](std::string_view bytes) {
     return bytes.substr(kMemberBytes - sizeof(Digest), sizeof(Digest));
   };
@@ -54,13 +54,13 @@ StoreAdmission compare_members(std::string_view served, std::string_view joining
 
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member) {
-  return proof(token, {"client", server, client, member});
+  return make_proof(token, {"client", server, client, member});
 }
 
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
-                         StoreAdmission verdict, std::string_view member) {
-  const char byte = static_cast<char>(verdict);
-  return proof(token, {"server", client, server, std::string_view(&byte, 1), member});
+                         StoreAdmission admission, std::string_view member) {
+  const char byte = static_cast<char>(admission);
+  return make_proof(token, {"server", client, server, std::string_view(&byte, 1), member});
 }
 
 void append_field(std::string& bytes, std::string_view field) {
@@ -68,11 +68,11 @@ void append_field(std::string& bytes, std::string_view field) {
   bytes.append(field);
 }
 
-std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes) {
+std::optional<std::vector<std::string_view>> parse_fields(std::string_view bytes) {
   std::vector<std::string_view> fields;
   while (!bytes.empty()) {
     if (bytes.size() < sizeof(uint32_t) || fields.size() == kMaxFields) return std::nullopt;
-    const auto size = number_at<uint32_t>(bytes, 0);
+    const auto size = read_number<uint32_t>(bytes, 0);
     bytes.remove_prefix(sizeof size);
     if (bytes.size() < size) return std::nullopt;
     fields.push_back(bytes.substr(0, size));

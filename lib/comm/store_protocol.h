@@ -17,7 +17,7 @@ namespace ftrun {
 //            HMAC-SHA256(token, "client" + server's challenge + all of the client's before it)
 // server   StoreAdmission (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's +
 //            server's challenge + the two); zeros where the client's proof is wrong. It closes the
-//            connection unless the verdict is kAdmitted
+//            connection unless the admission is kAdmitted
 //   client   requests: u32 bytes, then StoreOperation (u8), u64 milliseconds to wait,
 //            and fields: u32 bytes each
 //   server   for each request: u32 bytes, then StoreAnswer (u8) and fields
@@ -76,33 +76,33 @@ enum class StoreAdmission : uint8_t {
 };
 
 /// Encodes a member for the connection, kMemberBytes.
-std::string member_bytes(const StoreMember& member);
+std::string encode_member(const StoreMember& member);
 /// Compares the member that serves with a client that wants to join: returns the difference, or
 /// kAdmitted if there is none.
 StoreAdmission compare_members(std::string_view served, std::string_view joining);
 /// Decodes a member; `job` stays empty, because only its hash was sent.
-StoreMember member_from(std::string_view bytes);
+StoreMember decode_member(std::string_view bytes);
 
-/// Makes the client's proof; `member` comes from member_bytes(). Neither proof can be made without
+/// Makes the client's proof; `member` comes from encode_member(). Neither proof can be made without
 /// the token, and a proof is valid only for its connection, rank and start.
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member);
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
-                         StoreAdmission verdict, std::string_view member);
+                         StoreAdmission admission, std::string_view member);
 
 /// Appends a field, preceded by its length.
 void append_field(std::string& bytes, std::string_view field);
 /// Returns all fields of a text; nothing if it is not a sequence of whole fields.
-std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes);
+std::optional<std::vector<std::string_view>> parse_fields(std::string_view bytes);
 
 template <typename T>
 void append_number(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 template <typename T>
-T number_at(std::string_view bytes, size_t at) {
+T read_number(std::string_view bytes, size_t offset) {
   T value;
-  bytes.copy(reinterpret_cast<char*>(&value), sizeof value, at);
+  bytes.copy(reinterpret_cast<char*>(&value), sizeof value, offset);
   return value;
 }
 

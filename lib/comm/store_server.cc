@@ -33,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// The pause before the next accept after descriptors or memory ran out.
-constexpr std::chrono::milliseconds kShortage{100};
+constexpr std::chrono::milliseconds kAcceptRetryDelay{100};
 constexpr size_t kReadBytes = 64 << 10;
 /// The capacity of the receive buffer that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
@@ -65,15 +65,15 @@ using Value = std::shared_ptr<const std::string>;
 
 /// Makes a value that any number of receivers share. Its bytes and its key's are counted once,
 /// until the last receiver has received it.
-Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
+Value make_value(std::string_view key, std::string_view text, int64_t& sum) {
   struct StoredValue {
     StoredValue(std::string_view from, int64_t& of, size_t bytes)
-        : text(from), counted(of, bytes) {}
+        : text(from), account(of, bytes) {}
     std::string text;
-    ByteAccount counted;
+    ByteAccount account;
   };
-  const auto kept = std::make_shared<StoredValue>(text, sum, key.size() + text.size());
-  return {kept, &kept->text};
+  const auto stored = std::make_shared<StoredValue>(text, sum, key.size() + text.size());
+  return {stored, &stored->text};
 }
 
 struct StoreRequest {
@@ -85,11 +85,11 @@ struct StoreRequest {
   /// The number of keys that were there at the last check.
   size_t found_keys = 0;
 
-  const std::string& missing() const { return fields[found_keys]; }
+  const std::string& first_missing_key() const { return fields[found_keys]; }
 };
 
-/// Outgoing holds the bytes that are still to be sent to a peer.
-struct Outgoing {
+/// SendBuffer holds the bytes that are still to be sent to a peer.
+struct SendBuffer {
   std::string bytes;
   /// The value that follows the bytes.
   Value value;
@@ -104,7 +104,7 @@ struct Outgoing {
 };
 
 struct Peer {
-  Peer(OwnedFd connection, int64_t& sum) : fd(std::move(connection)), counted(sum) {}
+  Peer(OwnedFd connection, int64_t& sum) : fd(std::move(connection)), account(sum) {}
 
   OwnedFd fd;
   std::list<Peer>::iterator position;
@@ -114,15 +114,15 @@ struct Peer {
   Clock::time_point connected_at = Clock::now();
   std::string challenge;
   std::string in;
-  Outgoing out;
+  SendBuffer out;
   /// A request whose keys are not there yet.
-  std::optional<StoreRequest> waiting;
+  std::optional<StoreRequest> waiting_request;
   /// Bytes received from the peer and to be sent to it, without values that are sent from the
   /// store.
-  ByteAccount counted;
+  ByteAccount account;
 };
 
-Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = {}) {
+SendBuffer make_answer(StoreAnswer kind, const std::vector<std::string_view>& fields = {}) {
   std::string body(1, static_cast<char>(kind));
   for (const std::string_view field : fields) append_field(body, field);
   std::string bytes;
@@ -131,8 +131,8 @@ Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = 
 }
 
 /// Answers with the value, without copying it.
-Outgoing answer_with(const Value& field) {
-  Outgoing out;
+SendBuffer make_value_answer(const Value& field) {
+  SendBuffer out;
   append_number(out.bytes, static_cast<uint32_t>(1 + sizeof(uint32_t) + field->size()));
   out.bytes += static_cast<char>(StoreAnswer::kDone);
   append_number(out.bytes, static_cast<uint32_t>(field->size()));
@@ -174,7 +174,7 @@ struct StoreServer::Loop {
       : owner(server),
         listener(std::move(listening)),
         token(std::move(secret)),
-        own(member_bytes(serving)),
+        own_member(encode_member(serving)),
         limits(given) {
     instances.emplace(serving.rank, serving.instance);
   }
@@ -190,36 +190,36 @@ struct StoreServer::Loop {
   void drop(Peer& peer);
   bool read_from(Peer& peer);
   bool write_to(Peer& peer);
-  bool take_input(Peer& peer);
+  bool handle_input(Peer& peer);
   bool admit(Peer& peer);
   StoreAdmission admit_member(std::string_view member);
   std::optional<StoreRequest> parse(std::string_view body) const;
-  void start(Peer& peer, StoreRequest request);
+  void start_request(Peer& peer, StoreRequest request);
   StoreRequest stop_waiting(Peer& peer);
   bool has_all_keys(StoreRequest& request) const;
-  Outgoing run(const StoreRequest& request);
-  Outgoing values_of(const std::vector<std::string>& keys) const;
+  SendBuffer run_request(const StoreRequest& request);
+  SendBuffer values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
   void update_peer(Peer& peer);
   void record_stored();
   bool store(const std::string& key, std::string_view value);
-  Outgoing set(const std::vector<std::string>& fields);
-  Outgoing check(const std::vector<std::string>& keys) const;
-  Outgoing add(const std::string& key, const std::string& number);
-  Outgoing append(const std::string& key, const std::string& more);
-  Outgoing compare_set(const std::string& key, const std::string& expected,
-                       const std::string& wanted);
-  Outgoing erase(const std::string& key);
+  SendBuffer set(const std::vector<std::string>& fields);
+  SendBuffer check(const std::vector<std::string>& keys) const;
+  SendBuffer add(const std::string& key, const std::string& number);
+  SendBuffer append(const std::string& key, const std::string& more);
+  SendBuffer compare_set(const std::string& key, const std::string& expected,
+                         const std::string& replacement);
+  SendBuffer erase(const std::string& key);
   void check_waiting();
   void check_waiting(const std::string& key);
-  void expire();
+  void expire_deadlines();
 
   StoreServer& owner;
   /// The epoll descriptor: its cost depends only on the number of connections with events.
   OwnedFd epoll_fd{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
   const std::string token;
-  const std::string own;
+  const std::string own_member;
   const Limits limits;
   /// Bytes that are stored, received in requests, or waiting to be sent.
   int64_t held_bytes = 0;
@@ -233,7 +233,7 @@ struct StoreServer::Loop {
   size_t stored_bytes = 0;
   /// The waiting peers, by the first key that was missing at the last check; and by their
   /// deadline.
-  std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
+  std::unordered_map<std::string, std::unordered_set<Peer*>> waiting_peers;
   std::set<std::pair<Clock::time_point, Peer*>> deadlines;
   /// Keys that have arrived and for which a peer waits.
   std::vector<std::string> arrived;
@@ -241,10 +241,11 @@ struct StoreServer::Loop {
   bool reported_shortage = false;
 };
 
-StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own,
+StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own_member,
                          Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
+      loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own_member,
+                                   limits)) {
   // An inherited listener may be in blocking mode.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
@@ -266,13 +267,13 @@ StoreServer::~StoreServer() {
 
 /// Watches a descriptor; `what` is a Peer, or the address of one of the server's own descriptors.
 bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
-  epoll_event wanted{.events = events, .data = {.ptr = what}};
-  return ::epoll_ctl(epoll_fd.get(), operation, fd, &wanted) == 0;
+  epoll_event event{.events = events, .data = {.ptr = what}};
+  return ::epoll_ctl(epoll_fd.get(), operation, fd, &event) == 0;
 }
 
 void StoreServer::Loop::serve() {
   while (handle_events()) {
-    expire();
+    expire_deadlines();
     check_waiting();
     if (accept_after && Clock::now() >= *accept_after) accept_again();
   }
@@ -310,7 +311,7 @@ void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
 }
 
 void StoreServer::Loop::drop(Peer& peer) {
-  if (peer.waiting) stop_waiting(peer);
+  if (peer.waiting_request) stop_waiting(peer);
   // The descriptor is removed from epoll first, because closing does not remove a connection of
   // which a child process that is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
@@ -319,16 +320,16 @@ void StoreServer::Loop::drop(Peer& peer) {
 }
 
 int StoreServer::Loop::next_timeout() const {
-  std::optional<Clock::time_point> first = accept_after;
+  std::optional<Clock::time_point> earliest = accept_after;
   const auto consider = [&](Clock::time_point when) {
-    first = std::min(first.value_or(when), when);
+    earliest = std::min(earliest.value_or(when), when);
   };
   if (!unauthenticated.empty())
     consider(unauthenticated.front().connected_at + std::chrono::milliseconds(limits.handshake_ms));
   if (!deadlines.empty()) consider(deadlines.begin()->first);
-  if (!first) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+  if (!earliest) return -1;
+  const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(*earliest - Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(remaining.count(), 0, 60'000));
 }
 
 void StoreServer::Loop::accept_all() {
@@ -344,7 +345,7 @@ void StoreServer::Loop::accept_all() {
       log_warning(
           cat("rank 0, which serves the job's store, cannot take another connection for now: ",
               errno_text(errno), errno == EMFILE ? "; raise ulimit -n on its machine" : ""));
-    accept_after = Clock::now() + kShortage;
+    accept_after = Clock::now() + kAcceptRetryDelay;
     watch(EPOLL_CTL_MOD, listener.get(), 0, &listener);
     return;
   }
@@ -372,14 +373,14 @@ void StoreServer::Loop::greet(OwnedFd connection) {
 
 /// Receives bytes from a peer; returns false if the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
-  if (peer.waiting) return false;  // it disconnected, or sent a request before its answer
-  const size_t wanted = peer.is_member ? kReadBytes : kHelloBytes - peer.in.size();
+  if (peer.waiting_request) return false;  // it disconnected, or sent a request before its answer
+  const size_t max_bytes = peer.is_member ? kReadBytes : kHelloBytes - peer.in.size();
   char buffer[kReadBytes];
-  const ssize_t got = ::recv(peer.fd.get(), buffer, wanted, 0);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  peer.in.append(buffer, static_cast<size_t>(got));
-  return take_input(peer);
+  const ssize_t received = ::recv(peer.fd.get(), buffer, max_bytes, 0);
+  if (received < 0) return errno == EAGAIN || errno == EINTR;
+  if (received == 0) return false;
+  peer.in.append(buffer, static_cast<size_t>(received));
+  return handle_input(peer);
 }
 
 /// Sends as much as the connection accepts now; returns false when it is lost.
@@ -396,19 +397,19 @@ bool StoreServer::Loop::send_next(Peer& peer) {
 }
 
 bool StoreServer::Loop::write_to(Peer& peer) {
-  return send_next(peer) && (!peer.out.empty() || take_input(peer));
+  return send_next(peer) && (!peer.out.empty() || handle_input(peer));
 }
 
 /// Updates the events that epoll watches for the peer, and the memory that is counted for it.
 void StoreServer::Loop::update_peer(Peer& peer) {
   // A peer that waits, or still receives an answer, sends no request.
-  const bool listens = !peer.waiting && peer.out.empty();
-  uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
-  if (!peer.out.empty()) wanted |= EPOLLOUT;
-  if (wanted != peer.events) watch(EPOLL_CTL_MOD, peer.fd.get(), wanted, &peer);
-  peer.events = wanted;
-  peer.counted.set(peer.in.capacity() + peer.out.bytes.size() +
-                   (peer.waiting ? peer.waiting->bytes : 0));
+  const bool listens = !peer.waiting_request && peer.out.empty();
+  uint32_t events = listens ? EPOLLIN : EPOLLRDHUP;
+  if (!peer.out.empty()) events |= EPOLLOUT;
+  if (events != peer.events) watch(EPOLL_CTL_MOD, peer.fd.get(), events, &peer);
+  peer.events = events;
+  peer.account.set(peer.in.capacity() + peer.out.bytes.size() +
+                   (peer.waiting_request ? peer.waiting_request->bytes : 0));
   owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
@@ -419,10 +420,10 @@ void StoreServer::Loop::record_stored() {
 }
 
 /// Handles requests one at a time: the next is read when the answer to the last has been sent.
-bool StoreServer::Loop::take_input(Peer& peer) {
+bool StoreServer::Loop::handle_input(Peer& peer) {
   if (!peer.is_member) return peer.in.size() < kHelloBytes || admit(peer);
-  while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
-    const auto size = number_at<uint32_t>(peer.in, 0);
+  while (!peer.waiting_request && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
+    const auto size = read_number<uint32_t>(peer.in, 0);
     if (size > kMaxRequestBytes) return false;
     if (peer.in.size() < sizeof size + size) {
       peer.in.reserve(sizeof size + size);
@@ -431,7 +432,7 @@ bool StoreServer::Loop::take_input(Peer& peer) {
     auto request = parse(std::string_view(peer.in).substr(sizeof size, size));
     peer.in.erase(0, sizeof size + size);
     if (!request) return false;
-    start(peer, std::move(*request));
+    start_request(peer, std::move(*request));
     if (!send_next(peer)) return false;
   }
   // A large buffer is freed, because otherwise each rank that once sent a large value would keep
@@ -441,22 +442,23 @@ bool StoreServer::Loop::take_input(Peer& peer) {
 }
 
 bool StoreServer::Loop::admit(Peer& peer) {
-  const std::string theirs = peer.in.substr(0, kChallengeBytes),
+  const std::string challenge = peer.in.substr(0, kChallengeBytes),
                     member = peer.in.substr(kChallengeBytes, kMemberBytes);
-  const std::string expected = client_proof(token, peer.challenge, theirs, member);
-  const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes + kMemberBytes);
+  const std::string expected = client_proof(token, peer.challenge, challenge, member);
+  const std::string_view proof = std::string_view(peer.in).substr(kChallengeBytes + kMemberBytes);
   const auto refuse = [&](const std::string& reply) {
     [[maybe_unused]] const ssize_t written =
         ::send(peer.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
     return false;
   };
-  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
+  if (!equal_in_constant_time(bytes_of(expected), bytes_of(proof)))
     return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.max_connections) return false;
-  const StoreAdmission verdict = admit_member(member);
-  const std::string reply = cat(static_cast<char>(verdict), own,
-                                server_proof(token, peer.challenge, theirs, verdict, own));
-  if (verdict != StoreAdmission::kAdmitted) return refuse(reply);
+  const StoreAdmission admission = admit_member(member);
+  const std::string reply =
+      cat(static_cast<char>(admission), own_member,
+          server_proof(token, peer.challenge, challenge, admission, own_member));
+  if (admission != StoreAdmission::kAdmitted) return refuse(reply);
   peer.is_member = true;
   members.splice(members.end(), unauthenticated, peer.position);
   ++owner.admitted_;
@@ -467,46 +469,46 @@ bool StoreServer::Loop::admit(Peer& peer) {
 
 /// Admits or refuses a client that knows the token.
 StoreAdmission StoreServer::Loop::admit_member(std::string_view member) {
-  const StoreAdmission verdict = compare_members(own, member);
-  if (verdict != StoreAdmission::kAdmitted) return verdict;
-  const StoreMember joining = member_from(member);
+  const StoreAdmission admission = compare_members(own_member, member);
+  if (admission != StoreAdmission::kAdmitted) return admission;
+  const StoreMember joining = decode_member(member);
   const auto [known, is_new] = instances.emplace(joining.rank, joining.instance);
-  return is_new || known->second == joining.instance ? verdict : StoreAdmission::kSecondProcess;
+  return is_new || known->second == joining.instance ? admission : StoreAdmission::kSecondProcess;
 }
 
 std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) const {
   constexpr size_t kHead = 1 + sizeof(uint64_t);
   if (body.size() < kHead) return std::nullopt;
   StoreRequest request{.operation = static_cast<StoreOperation>(body[0])};
-  const auto wait = number_at<uint64_t>(body, 1);
+  const auto wait = read_number<uint64_t>(body, 1);
   if (wait < uint64_t{1} << 40) request.deadline = Clock::now() + std::chrono::milliseconds(wait);
-  const auto fields = fields_of(body.substr(kHead));
+  const auto fields = parse_fields(body.substr(kHead));
   if (!fields) return std::nullopt;
   request.fields.assign(fields->begin(), fields->end());
   request.bytes = body.size();
   return request;
 }
 
-void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
+void StoreServer::Loop::start_request(Peer& peer, StoreRequest request) {
   const bool waits =
       request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
   if (waits && !has_all_keys(request)) {
     if (request.deadline) deadlines.emplace(*request.deadline, &peer);
-    waiting[request.missing()].insert(&peer);
-    peer.waiting = std::move(request);
+    waiting_peers[request.first_missing_key()].insert(&peer);
+    peer.waiting_request = std::move(request);
     return;
   }
-  peer.out = run(request);
+  peer.out = run_request(request);
 }
 
 /// Ends a peer's wait, and returns the request that it waited for.
 StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
-  StoreRequest request = std::move(*peer.waiting);
-  peer.waiting.reset();
+  StoreRequest request = std::move(*peer.waiting_request);
+  peer.waiting_request.reset();
   if (request.deadline) deadlines.erase({*request.deadline, &peer});
-  const auto others = waiting.find(request.missing());
-  if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty())
-    waiting.erase(others);
+  const auto others = waiting_peers.find(request.first_missing_key());
+  if (others != waiting_peers.end() && others->second.erase(&peer) == 1 && others->second.empty())
+    waiting_peers.erase(others);
   return request;
 }
 
@@ -524,81 +526,82 @@ bool StoreServer::Loop::has_all_keys(StoreRequest& request) const {
   return request.found_keys == keys.size();
 }
 
-Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
+SendBuffer StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
   if (keys.size() == 1 && values.at(keys[0])->size() >= kSharedBytes)
-    return answer_with(values.at(keys[0]));
+    return make_value_answer(values.at(keys[0]));
   std::vector<std::string_view> found;
   for (const std::string& key : keys) found.push_back(*values.at(key));
-  return answer(StoreAnswer::kDone, found);
+  return make_answer(StoreAnswer::kDone, found);
 }
 
 /// Stores a value; returns false if the store has no room for it.
 bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
-  const auto known = values.find(key);
-  const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
+  const auto entry = values.find(key);
+  const size_t before = entry == values.end() ? 0 : key.size() + entry->second->size();
   const size_t after = stored_bytes - before + key.size() + value.size();
   if (key.size() > kMaxKeyBytes || after > kMaxStoredBytes) return false;
   stored_bytes = after;
-  values[key] = value_of(key, value, held_bytes);
-  if (waiting.contains(key)) arrived.push_back(key);
+  values[key] = make_value(key, value, held_bytes);
+  if (waiting_peers.contains(key)) arrived.push_back(key);
   record_stored();
   return true;
 }
 
-Outgoing StoreServer::Loop::set(const std::vector<std::string>& fields) {
+SendBuffer StoreServer::Loop::set(const std::vector<std::string>& fields) {
   bool fits = true;
   for (size_t i = 0; i < fields.size(); i += 2) fits = store(fields[i], fields[i + 1]) && fits;
-  return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
+  return make_answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
 }
 
-Outgoing StoreServer::Loop::check(const std::vector<std::string>& keys) const {
+SendBuffer StoreServer::Loop::check(const std::vector<std::string>& keys) const {
   const bool all_there =
       std::ranges::all_of(keys, [&](const std::string& key) { return values.contains(key); });
-  return answer(all_there ? StoreAnswer::kDone : StoreAnswer::kNo);
+  return make_answer(all_there ? StoreAnswer::kDone : StoreAnswer::kNo);
 }
 
 /// Adds to a number, which is kept as its decimal text, as c10d's stores do.
-Outgoing StoreServer::Loop::add(const std::string& key, const std::string& number) {
-  int64_t sum = 0, more = 0;
+SendBuffer StoreServer::Loop::add(const std::string& key, const std::string& number) {
+  int64_t sum = 0, addend = 0;
   const auto read = [](std::string_view text, int64_t& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
   };
-  const auto known = values.find(key);
-  if (!read(number, more) || (known != values.end() && !read(*known->second, sum)) ||
-      __builtin_add_overflow(sum, more, &sum) || !store(key, std::to_string(sum)))
-    return answer(StoreAnswer::kRefused);
-  return answer(StoreAnswer::kDone, {*values[key]});
+  const auto entry = values.find(key);
+  if (!read(number, addend) || (entry != values.end() && !read(*entry->second, sum)) ||
+      __builtin_add_overflow(sum, addend, &sum) || !store(key, std::to_string(sum)))
+    return make_answer(StoreAnswer::kRefused);
+  return make_answer(StoreAnswer::kDone, {*values[key]});
 }
 
-Outgoing StoreServer::Loop::append(const std::string& key, const std::string& more) {
+SendBuffer StoreServer::Loop::append(const std::string& key, const std::string& more) {
   const bool fits = store(key, values.contains(key) ? *values[key] + more : more);
-  return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
+  return make_answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
 }
 
 /// Replaces a value if it is the expected one; an expected "" also means that the key is not there.
-Outgoing StoreServer::Loop::compare_set(const std::string& key, const std::string& expected,
-                                        const std::string& wanted) {
-  const auto known = values.find(key);
-  if (known == values.end() && !expected.empty()) return answer(StoreAnswer::kDone, {expected});
-  if (known != values.end() && *known->second != expected)
-    return answer(StoreAnswer::kDone, {*known->second});
-  if (!store(key, wanted)) return answer(StoreAnswer::kRefused);
-  return answer(StoreAnswer::kDone, {wanted});
+SendBuffer StoreServer::Loop::compare_set(const std::string& key, const std::string& expected,
+                                          const std::string& replacement) {
+  const auto entry = values.find(key);
+  if (entry == values.end() && !expected.empty())
+    return make_answer(StoreAnswer::kDone, {expected});
+  if (entry != values.end() && *entry->second != expected)
+    return make_answer(StoreAnswer::kDone, {*entry->second});
+  if (!store(key, replacement)) return make_answer(StoreAnswer::kRefused);
+  return make_answer(StoreAnswer::kDone, {replacement});
 }
 
-Outgoing StoreServer::Loop::erase(const std::string& key) {
-  const auto known = values.find(key);
-  if (known == values.end()) return answer(StoreAnswer::kNo);
-  stored_bytes -= known->first.size() + known->second->size();
-  values.erase(known);
+SendBuffer StoreServer::Loop::erase(const std::string& key) {
+  const auto entry = values.find(key);
+  if (entry == values.end()) return make_answer(StoreAnswer::kNo);
+  stored_bytes -= entry->first.size() + entry->second->size();
+  values.erase(entry);
   record_stored();
-  return answer(StoreAnswer::kDone);
+  return make_answer(StoreAnswer::kDone);
 }
 
-Outgoing StoreServer::Loop::run(const StoreRequest& request) {
+SendBuffer StoreServer::Loop::run_request(const StoreRequest& request) {
   ++owner.requests_;
-  if (!has_valid_fields(request)) return answer(StoreAnswer::kRefused);
+  if (!has_valid_fields(request)) return make_answer(StoreAnswer::kRefused);
   const std::vector<std::string>& fields = request.fields;
   switch (request.operation) {
     case StoreOperation::kSet:
@@ -606,7 +609,7 @@ Outgoing StoreServer::Loop::run(const StoreRequest& request) {
     case StoreOperation::kGet:
       return values_of(fields);
     case StoreOperation::kWait:
-      return answer(StoreAnswer::kDone);
+      return make_answer(StoreAnswer::kDone);
     case StoreOperation::kCheck:
       return check(fields);
     case StoreOperation::kAdd:
@@ -618,9 +621,9 @@ Outgoing StoreServer::Loop::run(const StoreRequest& request) {
     case StoreOperation::kDelete:
       return erase(fields[0]);
     case StoreOperation::kCount:
-      return answer(StoreAnswer::kDone, {std::to_string(values.size())});
+      return make_answer(StoreAnswer::kDone, {std::to_string(values.size())});
   }
-  return answer(StoreAnswer::kRefused);
+  return make_answer(StoreAnswer::kRefused);
 }
 
 /// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
@@ -630,15 +633,15 @@ void StoreServer::Loop::check_waiting() {
 }
 
 void StoreServer::Loop::check_waiting(const std::string& key) {
-  const auto found = waiting.extract(key);
+  const auto found = waiting_peers.extract(key);
   if (found.empty()) return;
   for (Peer* peer : found.mapped()) {
-    start(*peer, stop_waiting(*peer));  // it may have to wait for its next missing key
+    start_request(*peer, stop_waiting(*peer));  // it may have to wait for its next missing key
     update_peer(*peer);
   }
 }
 
-void StoreServer::Loop::expire() {
+void StoreServer::Loop::expire_deadlines() {
   const auto now = Clock::now();
   while (!unauthenticated.empty() && now >= unauthenticated.front().connected_at +
                                                 std::chrono::milliseconds(limits.handshake_ms))
@@ -646,7 +649,7 @@ void StoreServer::Loop::expire() {
   while (!deadlines.empty() && now >= deadlines.begin()->first) {
     Peer& peer = *deadlines.begin()->second;
     stop_waiting(peer);
-    peer.out = answer(StoreAnswer::kTimeout);
+    peer.out = make_answer(StoreAnswer::kTimeout);
     update_peer(peer);
   }
 }

@@ -28,10 +28,10 @@ class StoreServer {
     int max_connections = 1 << 16;
   };
 
-  /// Serves the job of rank `own` on `listening`, a socket that listens.
-  StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits);
-  StoreServer(OwnedFd listening, std::string token, const StoreMember& own)
-      : StoreServer(std::move(listening), std::move(token), own, Limits{}) {}
+  /// Serves the job of rank `own_member` on `listening`, a socket that listens.
+  StoreServer(OwnedFd listening, std::string token, const StoreMember& own_member, Limits limits);
+  StoreServer(OwnedFd listening, std::string token, const StoreMember& own_member)
+      : StoreServer(std::move(listening), std::move(token), own_member, Limits{}) {}
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -41,11 +41,11 @@ class StoreServer {
   int64_t admitted_connections() const { return admitted_; }
   int64_t refused_connections() const { return refused_; }
   /// Returns the number of requests that were answered.
-  int64_t requests() const { return requests_; }
+  int64_t answered_requests() const { return requests_; }
   /// Returns the number of stored keys; stored_bytes() returns the bytes of keys and values;
   /// peak_bytes() returns the maximum number of bytes that were kept at one time: stored, requested
   /// and not sent yet.
-  int64_t keys() const { return keys_; }
+  int64_t stored_keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
 

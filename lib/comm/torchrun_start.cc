@@ -38,7 +38,8 @@ TorchrunStart make_start(const std::string& word, const std::vector<std::string>
   return {prefix_of(word), {lines[0], std::stoi(lines[1])}};
 }
 
-[[noreturn]] void give_up(const RendezvousOptions& options, const std::string& missing) {
+[[noreturn]] void throw_start_timeout(const RendezvousOptions& options,
+                                      const std::string& missing) {
   const double seconds = static_cast<double>(options.timeout.count()) * 1e-3;
   throw Error(ExitCode::kPeerLost,
               cat("rank ", options.rank, " waited ", human_seconds(seconds),
@@ -49,59 +50,60 @@ TorchrunStart make_start(const std::string& word, const std::vector<std::string>
 /// Announces this start's word until all ranks have registered under it. It is announced again when
 /// it was overwritten: a rank 0 of an earlier start may still be announcing its own word.
 TorchrunStart propose_start(c10d::Store& store, const RendezvousOptions& options,
-                            const std::string& own, Clock::time_point deadline) {
-  const std::string drawn = hex_text(random_bytes(kWordBytes)),
+                            const std::string& own_id, Clock::time_point deadline) {
+  const std::string drawn_launch = hex_text(random_bytes(kWordBytes)),
                     word = hex_text(random_bytes(kWordBytes));
-  const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
-  const int64_t earlier = store.add("ftrun/starts", 1) - 1;
+  const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn_launch)));
+  const int64_t earlier_starts = store.add("ftrun/starts", 1) - 1;
   const std::string announced = cat(options.world_size, " ", word);
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world_size; ++rank) keys.push_back(rank_key(word, rank));
-  const auto all_are_here = [&] { return keys.empty() || store.check(keys); };
-  while (!all_are_here()) {
+  const auto all_have_registered = [&] { return keys.empty() || store.check(keys); };
+  while (!all_have_registered()) {
     if (find_text(store, kStartKey) != announced) store.set(kStartKey, bytes_of(announced));
     if (Clock::now() >= deadline) {
       std::vector<std::string> absent;
       for (int rank = 1; rank < options.world_size; ++rank)
         if (!store.check({rank_key(word, rank)})) absent.push_back(std::to_string(rank));
-      give_up(options, cat(rank_list(absent), " did not arrive in time"));
+      throw_start_timeout(options, cat(rank_list(absent), " did not arrive in time"));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  std::vector<std::string> lines{launch, std::to_string(earlier), own};
+  std::vector<std::string> lines{launch, std::to_string(earlier_starts), own_id};
   for (const std::string& key : keys) lines.push_back(text_of(store.get(key)));
   store.set(members_key(word), bytes_of(join(lines, "\n")));
   return make_start(word, lines);
 }
 
 TorchrunStart join_start(c10d::Store& store, const RendezvousOptions& options,
-                         const std::string& own, Clock::time_point deadline) {
+                         const std::string& own_id, Clock::time_point deadline) {
   const std::string prefix = cat(options.world_size, " ");
-  std::string asked;
+  std::string registered_word;
   while (Clock::now() < deadline) {
     const auto announced = find_text(store, kStartKey);
     if (announced && announced->starts_with(prefix)) {
       const std::string word = announced->substr(prefix.size());
-      if (word != asked) store.set(rank_key(word, options.rank), bytes_of(own));
-      asked = word;
+      if (word != registered_word) store.set(rank_key(word, options.rank), bytes_of(own_id));
+      registered_word = word;
       if (const auto members = find_text(store, members_key(word))) {
         const std::vector<std::string> lines = split(*members, '\n');
         const size_t line = 2 + static_cast<size_t>(options.rank);
-        if (line < lines.size() && lines[line] == own) return make_start(word, lines);
+        if (line < lines.size() && lines[line] == own_id) return make_start(word, lines);
       }
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  give_up(options, asked.empty() ? "rank 0 did not arrive in time" : "not all arrived in time");
+  throw_start_timeout(options, registered_word.empty() ? "rank 0 did not arrive in time"
+                                                       : "not all arrived in time");
 }
 
 }  // namespace
 
 TorchrunStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
-  const std::string own = hex_text(random_bytes(kWordBytes));
+  const std::string own_id = hex_text(random_bytes(kWordBytes));
   const auto deadline = Clock::now() + options.timeout;
-  return options.rank == 0 ? propose_start(store, options, own, deadline)
-                           : join_start(store, options, own, deadline);
+  return options.rank == 0 ? propose_start(store, options, own_id, deadline)
+                           : join_start(store, options, own_id, deadline);
 }
 
 }  // namespace ftrun

@@ -22,7 +22,7 @@ const KeyNames kMarkerKeys{"deepspeed_config", "distributed_type", "compute_envi
 // IgnoredKey is a key that has no meaning in ftrun, with the reason if that helps.
 struct IgnoredKey {
   std::string_view name;
-  const char* why;
+  const char* reason;
 };
 constexpr const char* kLauncher = "set by the launcher";
 constexpr IgnoredKey kIgnoredKeys[] = {
@@ -133,8 +133,12 @@ void put_at_path(ConfigNode& map, std::string_view path, ConfigNode value) {
 /// AccelerateTranslator turns one Accelerate file into one config.
 class AccelerateTranslator {
  public:
-  AccelerateTranslator(const ConfigNode& root, const ConfigNode& named, Problems& problems)
-      : root_(root), named_(named), problems_(problems), config_(ConfigNode::of_map(root.at)) {
+  AccelerateTranslator(const ConfigNode& root, const ConfigNode& deepspeed_config,
+                       Problems& problems)
+      : root_(root),
+        deepspeed_config_(deepspeed_config),
+        problems_(problems),
+        config_(ConfigNode::of_map(root.at)) {
     const ConfigNode* block = root.find("deepspeed_config");
     if (block != nullptr && block->is_map()) block_ = block;
     type_ = text_of(root.find("distributed_type"));
@@ -158,7 +162,7 @@ class AccelerateTranslator {
 
  private:
   void read_block() {
-    const bool has_file = accelerate_config_file(root_) != nullptr;
+    const bool has_file = find_deepspeed_config_file(root_) != nullptr;
     for (const auto& [name, path] : kBlockKeys) {
       const ConfigNode* value = block_->find(name);
       if (value == nullptr || !is_set(*value)) continue;
@@ -185,14 +189,15 @@ class AccelerateTranslator {
     }
     for (const char* dtype : {"bf16", "fp16"}) {
       const std::string path = cat(dtype, ".enabled");
-      const ConfigNode* named = named_.at_path(path);
-      const bool wanted = word == dtype, open = named == nullptr || named->is_unset_or_auto();
-      if (open && (wanted || named != nullptr))
-        put_at_path(config_, path, ConfigNode::of_bool(precision->at, wanted));
-      if (open || wanted == named->boolean || word == "no" || word == "false") continue;
+      const ConfigNode* written = deepspeed_config_.at_path(path);
+      const bool is_requested = word == dtype,
+                 is_open = written == nullptr || written->is_unset_or_auto();
+      if (is_open && (is_requested || written != nullptr))
+        put_at_path(config_, path, ConfigNode::of_bool(precision->at, is_requested));
+      if (is_open || is_requested == written->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
-                      cat("mixed_precision ", word, " contradicts ", path, " ", value_text(*named),
-                          " (", to_text(named->at), ")"),
+                      cat("mixed_precision ", word, " contradicts ", path, " ",
+                          value_text(*written), " (", to_text(written->at), ")"),
                       "keep one of the two, or write \"auto\" in that file");
       return;
     }
@@ -220,10 +225,11 @@ class AccelerateTranslator {
 
   // Returns the largest degree that is written under any of `paths`: in this file, in the named
   // file, or among ftrun's own keys next to Accelerate's.
-  int64_t written_degree(const KeyNames& paths) const {
+  int64_t largest_written_degree(const KeyNames& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)
-      for (const ConfigNode* from : {&root_, &named_, static_cast<const ConfigNode*>(&config_)})
+      for (const ConfigNode* from :
+           {&root_, &deepspeed_config_, static_cast<const ConfigNode*>(&config_)})
         degree = std::max(degree, degree_of(from->at_path(std::string(path))));
     return degree;
   }
@@ -234,17 +240,18 @@ class AccelerateTranslator {
     ParallelConfig mesh;
     for (const AxisKeys* axis : kAxes)
       if (axis->ranks.value == AxisRanks::kModel)
-        axis->degree_in(mesh) = written_degree(axis->degree_keys());
-    const int64_t inner = model_ranks(mesh), ranks = processes.integer;
-    if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
+        axis->degree_in(mesh) = largest_written_degree(axis->degree_keys());
+    const int64_t ranks_per_model = model_ranks(mesh), ranks = processes.integer;
+    if (ranks_per_model == 1 || processes.kind != ConfigNodeKind::kInt)
       put_at_path(config_, "parallel.data", processes);
-    else if (inner == 0 || ranks % inner != 0)
+    else if (ranks_per_model == 0 || ranks % ranks_per_model != 0)
       problems_.error(
           processes.at, cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
           "write a number that can be divided: it counts all ranks, and the quotient is the number "
           "of data-parallel ranks");
     else
-      put_at_path(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
+      put_at_path(config_, "parallel.data",
+                  ConfigNode::of_int(processes.at, ranks / ranks_per_model));
   }
 
   // Reads the number of processes. On one machine ftrun starts all ranks; on several machines a
@@ -266,12 +273,12 @@ class AccelerateTranslator {
   // Adds one notice that names all keys without a meaning here. Keys that are not Accelerate's are
   // read as keys of a config.
   void report_keys_without_meaning() {
-    std::vector<std::string> named;
+    std::vector<std::string> ignored_keys;
     const ConfigEntry* first = nullptr;
     const auto name = [&](const ConfigEntry& entry, const std::string& shown,
                           const IgnoredKey& key) {
       if (first == nullptr) first = &entry;
-      named.push_back(cat(shown, *key.why == '\0' ? "" : cat(" (", key.why, ")")));
+      ignored_keys.push_back(cat(shown, *key.reason == '\0' ? "" : cat(" (", key.reason, ")")));
     };
     const bool reads_block = type_ == "DEEPSPEED";
     for (const ConfigEntry& entry : root_.entries) {
@@ -293,9 +300,9 @@ class AccelerateTranslator {
     if (const ConfigNode* mesh = root_.find("parallelism_config"); mesh != nullptr)
       for (const ConfigEntry& entry : mesh->entries) report_mesh_key(entry, name);
     if (first != nullptr)
-      problems_.notice(
-          first->at,
-          cat("a launcher file of Accelerate; its keys without meaning here: ", join(named, ", ")));
+      problems_.notice(first->at,
+                       cat("a launcher file of Accelerate; its keys without meaning here: ",
+                           join(ignored_keys, ", ")));
   }
 
   template <typename Name>
@@ -303,11 +310,11 @@ class AccelerateTranslator {
     const std::string shown = "deepspeed_config." + entry.key;
     for (const IgnoredKey& key : kIgnoredBlockKeys)
       if (key.name == entry.key) return name(entry, shown, key);
-    const bool read =
+    const bool is_read =
         entry.key == "deepspeed_config_file" ||
         std::any_of(std::begin(kBlockKeys), std::end(kBlockKeys),
                     [&](const KeyTranslation& plain) { return plain.name == entry.key; });
-    if (!read) problems_.error(entry.at, cat(shown, ": unknown key"));
+    if (!is_read) problems_.error(entry.at, cat(shown, ": unknown key"));
   }
 
   template <typename Name>
@@ -402,9 +409,9 @@ class AccelerateTranslator {
   std::vector<std::string> degree_texts(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
     const ConfigNode* processes = root_.find("num_processes");
-    const int64_t inner = model_ranks(mesh), ranks = degree_of(processes);
-    if (!text_of(processes).empty() && inner != 0 && ranks % inner == 0)
-      parts.push_back(cat("data: ", ranks / inner));
+    const int64_t ranks_per_model = model_ranks(mesh), ranks = degree_of(processes);
+    if (!text_of(processes).empty() && ranks_per_model != 0 && ranks % ranks_per_model == 0)
+      parts.push_back(cat("data: ", ranks / ranks_per_model));
     const std::vector<std::string> others = model_degrees(mesh, ": ");
     parts.insert(parts.end(), others.begin(), others.end());
     return parts;
@@ -420,7 +427,7 @@ class AccelerateTranslator {
   }
 
   const ConfigNode& root_;
-  const ConfigNode& named_;
+  const ConfigNode& deepspeed_config_;
   Problems& problems_;
   const ConfigNode* block_ = nullptr;
   std::string type_;
@@ -429,21 +436,22 @@ class AccelerateTranslator {
 
 }  // namespace
 
-bool is_accelerate(const ConfigNode& root) {
+bool is_accelerate_file(const ConfigNode& root) {
   return root.is_map() &&
          std::any_of(root.entries.begin(), root.entries.end(),
                      [](const ConfigEntry& entry) { return contains(kMarkerKeys, entry.key); });
 }
 
-const ConfigNode* accelerate_config_file(const ConfigNode& root) {
+const ConfigNode* find_deepspeed_config_file(const ConfigNode& root) {
   const std::string type = text_of(root.find("distributed_type"));
   if (!type.empty() && type != "DEEPSPEED") return nullptr;
   const ConfigNode* file = root.at_path("deepspeed_config.deepspeed_config_file");
   return file == nullptr || !is_set(*file) ? nullptr : file;
 }
 
-ConfigNode from_accelerate(const ConfigNode& root, const ConfigNode& named, Problems& problems) {
-  return AccelerateTranslator(root, named, problems).translate();
+ConfigNode translate_accelerate_file(const ConfigNode& root, const ConfigNode& deepspeed_config,
+                                     Problems& problems) {
+  return AccelerateTranslator(root, deepspeed_config, problems).translate();
 }
 
 }  // namespace ftrun

@@ -61,18 +61,18 @@ bool read_float(const std::string& text, double& value) {
 
 }  // namespace
 
-const ConfigEntry* ConfigNode::entry(std::string_view key) const {
+const ConfigEntry* ConfigNode::find_entry(std::string_view key) const {
   for (const ConfigEntry& entry : entries)
     if (entry.key == key) return &entry;
   return nullptr;
 }
 
-ConfigEntry* ConfigNode::entry(std::string_view key) {
-  return const_cast<ConfigEntry*>(std::as_const(*this).entry(key));
+ConfigEntry* ConfigNode::find_entry(std::string_view key) {
+  return const_cast<ConfigEntry*>(std::as_const(*this).find_entry(key));
 }
 
 const ConfigNode* ConfigNode::find(std::string_view key) const {
-  const ConfigEntry* found = entry(key);
+  const ConfigEntry* found = find_entry(key);
   return found == nullptr ? nullptr : &found->value;
 }
 
@@ -123,17 +123,17 @@ ConfigNode ConfigNode::of_int(Position at, int64_t value) {
 
 void mark_secrets(ConfigNode& root) {
   for (ConfigNode& item : root.items) {
-    item.secret = root.secret;
+    item.is_secret = root.is_secret;
     mark_secrets(item);
   }
   for (ConfigEntry& entry : root.entries) {
-    entry.value.secret = root.secret || is_secret_name(entry.key);
+    entry.value.is_secret = root.is_secret || is_secret_name(entry.key);
     mark_secrets(entry.value);
   }
 }
 
 std::string value_text(const ConfigNode& node) {
-  if (node.secret) return std::string(kHiddenSecret);
+  if (node.is_secret) return std::string(kHiddenSecret);
   switch (node.kind) {
     case ConfigNodeKind::kNull:
       return "null";
@@ -146,11 +146,11 @@ std::string value_text(const ConfigNode& node) {
     default:
       return node.text;
   }
-  return "\"" + on_one_line(node.text.substr(0, kLongestShown)) +
+  return "\"" + to_one_line(node.text.substr(0, kLongestShown)) +
          (node.text.size() > kLongestShown ? "…" : "") + "\"";
 }
 
-ConfigNode scalar_node(Position at, const std::string& text) {
+ConfigNode read_scalar(Position at, const std::string& text) {
   if (one_of(text, {"", "~", "null", "Null", "NULL"})) return {.at = std::move(at), .text = "null"};
   if (one_of(text, {"true", "True", "TRUE"})) return ConfigNode::of_bool(std::move(at), true);
   if (one_of(text, {"false", "False", "FALSE"})) return ConfigNode::of_bool(std::move(at), false);
@@ -169,11 +169,11 @@ ConfigNode scalar_node(Position at, const std::string& text) {
   if (one_of(text, {".nan", ".NaN", ".NAN", "NaN"}))
     return float_node(std::move(at), text, std::numeric_limits<double>::quiet_NaN());
   ConfigNode node = ConfigNode::of_text(std::move(at), text);
-  node.plain = true;
+  node.is_unquoted = true;
   return node;
 }
 
-std::string joined_key(const std::string& section, const std::string& key) {
+std::string join_key(const std::string& section, const std::string& key) {
   return section.empty() ? key : section + "." + key;
 }
 
@@ -183,7 +183,7 @@ void merge_into(ConfigNode& base, const ConfigNode& over) {
     return;
   }
   for (const ConfigEntry& entry : over.entries) {
-    ConfigEntry* known = base.entry(entry.key);
+    ConfigEntry* known = base.find_entry(entry.key);
     if (known == nullptr) {
       base.entries.push_back(entry);
     } else if (known->value.is_map() && entry.value.is_map()) {

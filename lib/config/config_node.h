@@ -25,9 +25,9 @@ struct ConfigNode {
   std::string text;
   /// Says whether the text was written without quotes (YAML); `on` and `1e-5x` may then have been
   /// meant as another type.
-  bool plain = false;
+  bool is_unquoted = false;
   /// Says whether the node is below a key that names a secret; value_text() then hides it.
-  bool secret = false;
+  bool is_secret = false;
   std::vector<ConfigNode> items;     // kList
   std::vector<ConfigEntry> entries;  // kMap, in the order written
 
@@ -39,8 +39,8 @@ struct ConfigNode {
   /// Finds the value at "a.b.c"; null if there is none.
   const ConfigNode* at_path(std::string_view path) const;
   /// Finds the entry of a key; null if there is none.
-  const ConfigEntry* entry(std::string_view key) const;
-  ConfigEntry* entry(std::string_view key);
+  const ConfigEntry* find_entry(std::string_view key) const;
+  ConfigEntry* find_entry(std::string_view key);
   /// Finds the value of a key; null if there is none.
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);
@@ -73,10 +73,10 @@ std::string value_text(const ConfigNode& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core schema (null, true, 17, 0x1f, 5e8, .inf); any
 /// other is a text.
-ConfigNode scalar_node(Position at, const std::string& text);
+ConfigNode read_scalar(Position at, const std::string& text);
 
 /// Joins "a" and "b" to "a.b"; returns "b" if the first is empty.
-std::string joined_key(const std::string& section, const std::string& key);
+std::string join_key(const std::string& section, const std::string& key);
 
 /// Merges `over` into `base`: sections are merged key by key, all other values are replaced.
 void merge_into(ConfigNode& base, const ConfigNode& over);

@@ -19,7 +19,7 @@ enum class Exclusion {
 struct KeyPair {
   const char* first;
   const char* second;
-  Exclusion when;
+  Exclusion exclusion;
   /// The value of the second key up to which it counts as not set.
   double second_off = -1e300;
 };
@@ -36,9 +36,9 @@ constexpr KeyPair kAlternatives[] = {
     {"fp16.enabled", "bf16.enabled", Exclusion::kBothTrue},
 };
 
-bool excludes(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
+bool contradict(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
   if (b.kind == ConfigNodeKind::kInt && b.number <= pair.second_off) return false;
-  switch (pair.when) {
+  switch (pair.exclusion) {
     case Exclusion::kAlways:
       return true;
     case Exclusion::kUnlessEqual:
@@ -54,16 +54,20 @@ bool has_written_value(const ConfigNode* value) {
 }
 
 /// Removes from `base` the key of a pair that contradicts the other key in `over`.
-void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const ConfigNode& over,
-             Problems& problems) {
+void remove_earlier_key(const KeyPair& pair, bool second_is_later, ConfigNode& base,
+                        const ConfigNode& over, Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;
   const char* earlier = second_is_later ? pair.first : pair.second;
-  const ConfigNode *now = over.at_path(later), *before = base.at_path(earlier);
-  if (!has_written_value(now) || !has_written_value(before) || over.at_path(earlier) != nullptr)
+  const ConfigNode *later_value = over.at_path(later), *earlier_value = base.at_path(earlier);
+  if (!has_written_value(later_value) || !has_written_value(earlier_value) ||
+      over.at_path(earlier) != nullptr)
     return;
-  if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
-  problems.notice(now->at, cat(later, " ", value_text(*now), " replaces ", earlier, " ",
-                               value_text(*before), " (", to_text(before->at), ")"));
+  if (!contradict(pair, second_is_later ? *earlier_value : *later_value,
+                  second_is_later ? *later_value : *earlier_value))
+    return;
+  problems.notice(later_value->at,
+                  cat(later, " ", value_text(*later_value), " replaces ", earlier, " ",
+                      value_text(*earlier_value), " (", to_text(earlier_value->at), ")"));
   base.erase_path(earlier);
 }
 
@@ -76,7 +80,7 @@ void remove_contradicted_keys(ConfigNode& base, const ConfigNode& over, Problems
       pairs.push_back({axis->key.value, axis->deepspeed_key.value, Exclusion::kUnlessEqual, 1});
   for (const KeyPair& pair : pairs)
     for (const bool second_is_later : {false, true})
-      replace(pair, second_is_later, base, over, problems);
+      remove_earlier_key(pair, second_is_later, base, over, problems);
 }
 
 }  // namespace ftrun

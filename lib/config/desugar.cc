@@ -14,13 +14,13 @@ namespace ftrun {
 namespace {
 
 /// Renames the key `from` to `to`, unless both are written.
-void rename(ConfigNode& map, const std::string& section, const std::string& from,
-            const std::string& to, Problems& problems) {
-  ConfigEntry* entry = map.entry(from);
+void rename_key(ConfigNode& map, const std::string& section, const std::string& from,
+                const std::string& to, Problems& problems) {
+  ConfigEntry* entry = map.find_entry(from);
   if (entry == nullptr) return;
-  if (const ConfigEntry* other = map.entry(to); other != nullptr) {
+  if (const ConfigEntry* other = map.find_entry(to); other != nullptr) {
     problems.error(entry->at,
-                   cat(joined_key(section, from), ": set together with \"", to, "\" (line ",
+                   cat(join_key(section, from), ": set together with \"", to, "\" (line ",
                        other->at.line, "), which is the same key"),
                    "keep one of the two");
     map.erase(from);
@@ -34,9 +34,9 @@ void rename_aliases(ConfigNode& map, const std::string& section, Problems& probl
   for (const Field& field : Schema::get().fields())
     if (field.section == section)
       for (const std::string& alias : field.aliases)
-        rename(map, section, alias, field.name, problems);
+        rename_key(map, section, alias, field.name, problems);
   for (ConfigEntry& entry : map.entries)
-    if (entry.value.is_map()) rename_aliases(entry.value, joined_key(section, entry.key), problems);
+    if (entry.value.is_map()) rename_aliases(entry.value, join_key(section, entry.key), problems);
 }
 
 /// Expands `zero_optimization: true` to stage 1.
@@ -78,7 +78,7 @@ void expand_plain_values(ConfigNode& root, Problems& problems) {
 /// Expands `cpu_offload: true` to `offload_optimizer: {device: cpu}`, and likewise for parameters.
 void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
-  const ConfigEntry* entry = zero.entry(from);
+  const ConfigEntry* entry = zero.find_entry(from);
   if (entry == nullptr) return;
   const ConfigNode value = entry->value;
   const Position at = entry->at;
@@ -104,7 +104,7 @@ void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::st
 }
 
 void rename_bfloat16(ConfigNode& root, Problems& problems) {
-  ConfigEntry* old = root.entry("bfloat16");
+  ConfigEntry* old = root.find_entry("bfloat16");
   if (old == nullptr) return;
   const ConfigNode* fresh = root.find("bf16");
   if (fresh != nullptr && fresh->kind != ConfigNodeKind::kNull) {
@@ -114,7 +114,7 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
   }
   problems.notice(old->at, "bfloat16: read as bf16 (old spelling)");
   root.erase("bf16");
-  old = root.entry("bfloat16");
+  old = root.find_entry("bfloat16");
   old->spelled_key = old->key;
   old->key = "bf16";
 }
@@ -151,7 +151,7 @@ void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
 /// Moves max_grad_norm, the name of other programs, to gradient_clipping.
 void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& spelled_path,
                         Problems& problems) {
-  const ConfigEntry* found = section.entry("max_grad_norm");
+  const ConfigEntry* found = section.find_entry("max_grad_norm");
   if (found == nullptr) return;
   const ConfigEntry old = *found;
   section.erase("max_grad_norm");
@@ -185,7 +185,7 @@ void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");
   if (type == nullptr || type->kind != ConfigNodeKind::kText) return;
   const Position at = type->at;
-  const std::string type_name = lower(type->text);
+  const std::string type_name = to_lower_case(type->text);
   for (const auto& [alias, name, sets] : optimizer_aliases()) {
     if (alias != type_name || sets.empty()) continue;
     if (alias.starts_with("paged_"))
@@ -227,19 +227,19 @@ bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weigh
 /// [weight]`.
 void split_weighted_train(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
-  ConfigEntry* train = data == nullptr ? nullptr : data->entry("train");
+  ConfigEntry* train = data == nullptr ? nullptr : data->find_entry("train");
   if (train == nullptr || train->value.kind != ConfigNodeKind::kList) return;
   const std::vector<ConfigNode> items = train->value.items;
   if (std::none_of(items.begin(), items.end(),
                    [](const ConfigNode& item) { return item.is_map(); }))
     return;
-  if (const ConfigEntry* other = data->entry("train_weights"); other != nullptr) {
+  if (const ConfigEntry* other = data->find_entry("train_weights"); other != nullptr) {
     problems.error(other->at,
                    cat("data.train_weights: set together with the weights in data.train (line ",
                        train->at.line, ")"),
                    "keep one of the two");
     data->erase("train_weights");
-    train = data->entry("train");
+    train = data->find_entry("train");
   }
   const Position at = train->value.at;
   ConfigNode paths, weights;
@@ -255,16 +255,16 @@ void split_weighted_train(ConfigNode& root, Problems& problems) {
 /// `data.validation_names: [a, b, b]`.
 void split_named_validation(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
-  ConfigEntry* validation = data == nullptr ? nullptr : data->entry("validation");
+  ConfigEntry* validation = data == nullptr ? nullptr : data->find_entry("validation");
   if (validation == nullptr || !validation->value.is_map()) return;
-  if (const ConfigEntry* other = data->entry("validation_names"); other != nullptr) {
+  if (const ConfigEntry* other = data->find_entry("validation_names"); other != nullptr) {
     problems.error(
         other->at,
         cat("data.validation_names: set together with the names in data.validation (line ",
             validation->at.line, ")"),
         "keep one of the two");
     data->erase("validation_names");
-    validation = data->entry("validation");
+    validation = data->find_entry("validation");
   }
   ConfigNode paths, names;
   paths.kind = names.kind = ConfigNodeKind::kList;
@@ -305,8 +305,8 @@ DesugaredTree desugar(ConfigSourceTree source, Problems& problems) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
     expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);
     expand_cpu_offload(*zero, "cpu_offload_params", "offload_param", problems);
-    rename(*zero, "zero_optimization", "stage3_gather_fp16_weights_on_model_save",
-           "gather_16bit_weights_on_model_save", problems);
+    rename_key(*zero, "zero_optimization", "stage3_gather_fp16_weights_on_model_save",
+               "gather_16bit_weights_on_model_save", problems);
   }
   rename_aliases(root, "", problems);
   return DesugaredTree(std::move(root));

@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 
 /// Fields of LoraConfig that change what the adapter computes or which weights train.
-constexpr std::array<std::string_view, 17> kOtherArithmetic{
+constexpr std::array<std::string_view, 17> kUnsupportedFields{
     "lora_bias",          "trainable_token_indices",
     "target_parameters",  "layer_replication",
     "loftq_config",       "eva_config",
@@ -56,7 +56,7 @@ bool is_on(const ConfigNode& value) {
 void expand_peft_file(ConfigNode& adapter, Problems& problems) {
   for (const std::string_view key : kPeftOnlyKeys) adapter.erase(key);
   for (const std::string_view key : kFtrunOnlyKeys)
-    if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
+    if (const ConfigEntry* entry = adapter.find_entry(key); entry != nullptr) {
       problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's adapter_config.json"),
                      "remove it from the file");
       adapter.erase(key);
@@ -65,11 +65,11 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
     adapter.entries.push_back({"type", adapter.at, ConfigNode::of_text(adapter.at, "lora"), ""});
 }
 
-void refuse_other_arithmetic(ConfigNode& adapter, bool is_peft_file, Problems& problems) {
+void refuse_unsupported_fields(ConfigNode& adapter, bool is_peft_file, Problems& problems) {
   // PEFT sets this field by the class of each module, regardless of the file.
   adapter.erase("fan_in_fan_out");
-  for (const std::string_view key : kOtherArithmetic) {
-    const ConfigEntry* entry = adapter.entry(key);
+  for (const std::string_view key : kUnsupportedFields) {
+    const ConfigEntry* entry = adapter.find_entry(key);
     if (entry == nullptr) continue;
     if (is_on(entry->value))
       problems.error(entry->at,
@@ -85,8 +85,8 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool is_peft_file, Problems& p
 
 /// Refuses initial values that PEFT computes from the base's weights. PEFT then subtracts B A from
 /// the base, so the adapter belongs to the changed base.
-void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
-  const ConfigEntry* entry = adapter.entry("init_lora_weights");
+void refuse_unsupported_init(ConfigNode& adapter, Problems& problems) {
+  const ConfigEntry* entry = adapter.find_entry("init_lora_weights");
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   const std::string& text = entry->value.text;
   if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" ||
@@ -105,7 +105,7 @@ void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
 /// Moves a single text that is written in place of a list of modules: to the list if it is
 /// all-linear, else to the pattern.
 void split_modules(ConfigNode& adapter, const std::string& list, const std::string& pattern) {
-  ConfigEntry* entry = adapter.entry(list);
+  ConfigEntry* entry = adapter.find_entry(list);
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   if (entry->value.text != kAllLinear) {
     entry->spelled_key = entry->key;
@@ -122,9 +122,9 @@ void split_modules(ConfigNode& adapter, const std::string& list, const std::stri
 /// Splits `{expression: number}` into a list of expressions and a list of numbers.
 void split_pattern(ConfigNode& adapter, const std::string& key, const std::string& numbers,
                    Problems& problems) {
-  ConfigEntry* entry = adapter.entry(key);
+  ConfigEntry* entry = adapter.find_entry(key);
   if (entry == nullptr || !entry->value.is_map()) return;
-  if (const ConfigEntry* other = adapter.entry(numbers); other != nullptr) {
+  if (const ConfigEntry* other = adapter.find_entry(numbers); other != nullptr) {
     problems.error(other->at,
                    cat("adapter.", numbers, ": set together with adapter.", key, " (line ",
                        entry->at.line, "), which has its numbers"),
@@ -155,19 +155,19 @@ bool names_unquantized(const ConfigNode& modules) {
 }
 
 /// Refuses settings of bitsandbytes that contradict the type or that ftrun does not implement.
-void refuse_other_quantization(const ConfigNode& quantization, Problems& problems) {
+void refuse_quantization_keys(const ConfigNode& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
-    const ConfigEntry* found = quantization.entry(key);
+    const ConfigEntry* found = quantization.find_entry(key);
     return found == nullptr || !is_on(found->value) ? nullptr : found;
   };
   const ConfigEntry* type = entry("type");
   if (type == nullptr) type = entry("bnb_4bit_quant_type");
-  const std::string named =
+  const std::string type_name =
       type != nullptr && type->value.kind == ConfigNodeKind::kText ? type->value.text : "";
   for (const auto& [key, other] : {std::pair{"load_in_4bit", "int8"}, {"load_in_8bit", "nf4"}})
-    if (const ConfigEntry* asked = entry(key); asked != nullptr && named == other)
-      problems.error(asked->at, cat("quantization.", key, ": the type is ", named),
-                     cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
+    if (const ConfigEntry* flag = entry(key); flag != nullptr && type_name == other)
+      problems.error(flag->at, cat("quantization.", key, ": the type is ", type_name),
+                     cat("remove it, or write type: ", type_name == "nf4" ? "int8" : "nf4"));
   if (const ConfigEntry* skipped = entry("llm_int8_skip_modules");
       skipped != nullptr && !names_unquantized(skipped->value))
     problems.error(skipped->at,
@@ -182,7 +182,7 @@ void refuse_other_quantization(const ConfigNode& quantization, Problems& problem
 void desugar_quantization(ConfigNode& root, Problems& problems) {
   ConfigNode* quantization = root.find("quantization");
   if (quantization == nullptr || !quantization->is_map()) return;
-  refuse_other_quantization(*quantization, problems);
+  refuse_quantization_keys(*quantization, problems);
   quantization->erase("llm_int8_skip_modules");
 }
 
@@ -190,13 +190,13 @@ void desugar_adapter(ConfigNode& root, bool is_peft_file, Problems& problems) {
   ConfigNode* adapter = root.find("adapter");
   if (adapter == nullptr || !adapter->is_map()) return;
   if (is_peft_file) expand_peft_file(*adapter, problems);
-  refuse_other_arithmetic(*adapter, is_peft_file, problems);
-  refuse_other_beginnings(*adapter, problems);
+  refuse_unsupported_fields(*adapter, is_peft_file, problems);
+  refuse_unsupported_init(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
   split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);
   split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas", problems);
-  if (ConfigEntry* layers = adapter->entry("layers_to_transform");
+  if (ConfigEntry* layers = adapter->find_entry("layers_to_transform");
       layers != nullptr && layers->value.kind == ConfigNodeKind::kInt) {
     ConfigNode list;
     list.kind = ConfigNodeKind::kList;
@@ -204,7 +204,7 @@ void desugar_adapter(ConfigNode& root, bool is_peft_file, Problems& problems) {
     list.items.push_back(layers->value);
     layers->value = std::move(list);
   }
-  if (ConfigEntry* begin = adapter->entry("init_lora_weights");
+  if (ConfigEntry* begin = adapter->find_entry("init_lora_weights");
       begin != nullptr && begin->value.kind == ConfigNodeKind::kBool)
     begin->value = ConfigNode::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
 }

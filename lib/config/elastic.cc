@@ -17,7 +17,7 @@ constexpr int64_t kHighlyComposite[] = {
     10080,  15120,  20160,  25200,  27720,  45360,  50400,  55440, 83160, 110880,
     166320, 221760, 277200, 332640, 498960, 554400, 665280, 720720};
 
-int64_t largest_multiple(int64_t base, int64_t limit) {
+int64_t largest_composite_multiple(int64_t base, int64_t limit) {
   if (base == limit) return base;
   const auto above =
       std::upper_bound(std::begin(kHighlyComposite), std::end(kHighlyComposite), limit / base);
@@ -25,7 +25,7 @@ int64_t largest_multiple(int64_t base, int64_t limit) {
 }
 
 /// Computes the least common multiple; 0 if it exceeds `limit`.
-int64_t common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
+int64_t least_common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
   int64_t out = 1;
   for (const int64_t number : numbers) {
     const int64_t factor = number / std::gcd(out, number);
@@ -34,11 +34,11 @@ int64_t common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
   return out;
 }
 
-std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limit) {
+std::vector<int64_t> list_candidate_batches(const std::vector<int64_t>& micros, int64_t limit) {
   std::vector<int64_t> out;
-  for (const int64_t micro : micros) out.push_back(largest_multiple(micro, limit));
-  if (const int64_t common = common_multiple(micros, limit); common != 0)
-    out.push_back(largest_multiple(common, limit));
+  for (const int64_t micro : micros) out.push_back(largest_composite_multiple(micro, limit));
+  if (const int64_t common = least_common_multiple(micros, limit); common != 0)
+    out.push_back(largest_composite_multiple(common, limit));
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
@@ -57,13 +57,13 @@ std::vector<int64_t> fitting_group_counts(int64_t batch, const std::vector<int64
   return out;
 }
 
-bool by_machines(const ElasticityConfig& e) {
+bool counts_machines(const ElasticityConfig& e) {
   return e.version > 0.15;
 }
 
 /// Computes the micro-batch for this number of data-parallel ranks; 0 if they cannot take equal
 /// shares.
-int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
+int64_t fit_micro_batch(const Config& config, int64_t data_ranks) {
   if (config.train_batch_size % data_ranks != 0) return 0;
   if (config.elasticity.enabled)
     return elastic_micro_batch(config.elasticity, config.train_batch_size, data_ranks);
@@ -76,7 +76,7 @@ int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
 }  // namespace
 
 int64_t elastic_group_size(const ElasticityConfig& e) {
-  return by_machines(e) ? e.num_gpus_per_node / e.model_parallel_size : 1;
+  return counts_machines(e) ? e.num_gpus_per_node / e.model_parallel_size : 1;
 }
 
 int64_t largest_micro_batch(const ElasticityConfig& e) {
@@ -85,13 +85,13 @@ int64_t largest_micro_batch(const ElasticityConfig& e) {
 
 ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
   const int64_t group = elastic_group_size(e);
-  const int64_t ranks = by_machines(e) ? e.num_gpus_per_node : 1;
+  const int64_t ranks = counts_machines(e) ? e.num_gpus_per_node : 1;
   const int64_t fewest = std::max<int64_t>(1, e.min_gpus / ranks);
   const int64_t max_groups = std::max<int64_t>(1, e.max_gpus / ranks);
   ElasticBatch best;
   // Batches ascend: without prefer_larger_batch the first of equally good ones is kept, else the
   // last.
-  for (const int64_t batch : candidates(e.micro_batch_sizes, largest_micro_batch(e))) {
+  for (const int64_t batch : list_candidate_batches(e.micro_batch_sizes, largest_micro_batch(e))) {
     const std::vector<int64_t> groups =
         fitting_group_counts(batch, e.micro_batch_sizes, fewest, max_groups);
     const size_t needed = best.data_ranks.size() + (e.prefer_larger_batch ? 0 : 1);
@@ -123,16 +123,17 @@ int64_t elastic_micro_batch(const ElasticityConfig& e, int64_t train_batch, int6
 }
 
 int64_t min_remaining_ranks(const Config& config) {
-  const int64_t own = config.elastic.min_ranks;
-  return config.elasticity.enabled ? std::max(own, config.elasticity.min_gpus) : own;
+  const int64_t min_ranks = config.elastic.min_ranks;
+  return config.elasticity.enabled ? std::max(min_ranks, config.elasticity.min_gpus) : min_ranks;
 }
 
-std::vector<BatchShare> shares_of_fewer_ranks(const Config& config) {
+std::vector<BatchShare> list_shares_of_fewer_ranks(const Config& config) {
   std::vector<BatchShare> out;
-  const int64_t fewest = min_remaining_ranks(config), inner = model_ranks(config.parallel);
-  for (int64_t data = config.parallel.data - 1; fewest > 0 && data > 0 && data * inner >= fewest;
-       --data)
-    if (const int64_t micro = micro_batch_of(config, data); micro > 0)
+  const int64_t fewest = min_remaining_ranks(config),
+                ranks_per_model = model_ranks(config.parallel);
+  for (int64_t data = config.parallel.data - 1;
+       fewest > 0 && data > 0 && data * ranks_per_model >= fewest; --data)
+    if (const int64_t micro = fit_micro_batch(config, data); micro > 0)
       out.push_back({data, micro, config.train_batch_size / data / micro});
   return out;
 }

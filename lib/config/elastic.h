@@ -49,7 +49,7 @@ int64_t min_remaining_ranks(const Config& config);
 /// most ranks first, down to min_remaining_ranks(). If elasticity is enabled, its micro-batches are
 /// used. The tensor, pipeline and context degrees stay the same, and no micro-batch grows unless
 /// elasticity lists it. The list is empty if the config allows no fewer ranks.
-std::vector<BatchShare> shares_of_fewer_ranks(const Config& config);
+std::vector<BatchShare> list_shares_of_fewer_ranks(const Config& config);
 
 /// Returns the micro-batch of a rank: the largest one that divides its share; 0 = none does.
 int64_t elastic_micro_batch(const ElasticityConfig& elasticity, int64_t train_batch,

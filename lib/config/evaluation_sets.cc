@@ -19,7 +19,8 @@ std::vector<EvaluationSet> evaluation_sets(const DataConfig& data) {
   return sets;
 }
 
-std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name) {
+std::optional<EvaluationMetric> find_evaluation_metric(const DataConfig& data,
+                                                       std::string_view name) {
   const std::vector<EvaluationSet> sets = evaluation_sets(data);
   for (size_t set = 0; set < sets.size(); ++set)
     for (size_t kind = 0; kind < EnumNames<MetricKind>::kNames.size(); ++kind)

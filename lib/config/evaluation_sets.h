@@ -33,7 +33,8 @@ struct EvaluationMetric {
 };
 
 /// Finds a metric by its name; nothing if the config's sets have no metric of this name.
-std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name);
+std::optional<EvaluationMetric> find_evaluation_metric(const DataConfig& data,
+                                                       std::string_view name);
 /// Lists the names of all metrics: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);
 

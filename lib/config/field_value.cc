@@ -9,7 +9,7 @@
 #include "base/text.h"
 
 namespace ftrun {
-std::string lower(std::string text) {
+std::string to_lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
@@ -80,7 +80,7 @@ class Converter {
         (node.text.starts_with("${") || node.text.starts_with("{{") || node.text.starts_with("<"));
     problems_.error(
         node.at,
-        cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
+        cat(key_, ": expected ", expected_values_text(field_), ", found ", value_text(node), more),
         placeholder ? "fill in the template first" : "");
     return std::nullopt;
   }
@@ -92,7 +92,7 @@ class Converter {
 
   std::optional<bool> as_bool(const ConfigNode& node) {
     if (node.kind == ConfigNodeKind::kBool) return node.boolean;
-    const std::string word = lower(node.text);
+    const std::string word = to_lower_case(node.text);
     const bool scalar = node.kind == ConfigNodeKind::kText || node.kind == ConfigNodeKind::kInt ||
                         node.kind == ConfigNodeKind::kFloat;
     static const std::vector<std::string> kYes{"true", "yes", "on", "1", "1.0", "y", "t"};
@@ -107,8 +107,8 @@ class Converter {
 
   // Reads the number in a text with quotes as if it had no quotes.
   ConfigNode unquoted(const ConfigNode& node) {
-    if (node.kind != ConfigNodeKind::kText || node.plain) return node;
-    ConfigNode inner = scalar_node(node.at, node.text);
+    if (node.kind != ConfigNodeKind::kText || node.is_unquoted) return node;
+    ConfigNode inner = read_scalar(node.at, node.text);
     if (inner.kind != ConfigNodeKind::kInt && inner.kind != ConfigNodeKind::kFloat) return node;
     note_reading(node, cat("the number ", inner.text));
     return inner;
@@ -117,7 +117,7 @@ class Converter {
   const NumberKeyword* word_of(const ConfigNode& node) const {
     if (node.kind != ConfigNodeKind::kText) return nullptr;
     for (const NumberKeyword& word : field_.forms.words)
-      if (lower(word.word) == lower(node.text)) return &word;
+      if (to_lower_case(word.word) == to_lower_case(node.text)) return &word;
     return nullptr;
   }
 
@@ -168,12 +168,13 @@ class Converter {
   std::optional<std::string> as_choice(const ConfigNode& node) {
     if (node.kind != ConfigNodeKind::kText) return refuse(node);
     for (const std::string& choice : field_.choices)
-      if (node.text == choice || (field_.forms.ignores_case && lower(node.text) == lower(choice)))
+      if (node.text == choice ||
+          (field_.forms.ignores_case && to_lower_case(node.text) == to_lower_case(choice)))
         return choice;
-    const std::string text = field_.forms.ignores_case ? lower(node.text) : node.text;
+    const std::string text = field_.forms.ignores_case ? to_lower_case(node.text) : node.text;
     for (const auto& [word, choice] : field_.forms.synonyms)
       if (text == word) return choice;
-    return refuse(node, did_you_mean(nearest(node.text, field_.choices)));
+    return refuse(node, did_you_mean(closest_match(node.text, field_.choices)));
   }
 
   std::optional<std::vector<std::string>> as_texts(const ConfigNode& node) {
@@ -220,7 +221,7 @@ class Converter {
 
 }  // namespace
 
-std::string expected_text(const Field& field) {
+std::string expected_values_text(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
       return "true or false";

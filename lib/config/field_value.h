@@ -10,11 +10,11 @@ namespace ftrun {
 
 /// Describes the values that a key may have: "a whole number from 0 to 3", "one of none, cpu,
 /// nvme".
-std::string expected_text(const Field& field);
+std::string expected_values_text(const Field& field);
 
 /// Converts a text to lower case, so that choices and synonyms can be compared without regard to
 /// case.
-std::string lower(std::string text);
+std::string to_lower_case(std::string text);
 
 /// Reads a node as the key's type. Whole floats are converted to integers, numbers in quotes to
 /// numbers, and so on, each with a notice. A value that cannot be converted is an error, and

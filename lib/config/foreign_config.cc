@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-const ConfigEntry* first_of(const ConfigNode& root, const std::vector<std::string>& keys) {
+const ConfigEntry* find_first_entry(const ConfigNode& root, const std::vector<std::string>& keys) {
   for (const ConfigEntry& entry : root.entries)
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) return &entry;
   return nullptr;
@@ -24,7 +24,7 @@ std::string underscored(std::string key) {
 }
 
 /// Lists the keys of the file that a config may also have.
-std::vector<std::string> known_keys(const ConfigNode& root) {
+std::vector<std::string> list_shared_keys(const ConfigNode& root) {
   std::vector<std::string> out;
   for (const ConfigEntry& entry : root.entries) {
     const Field* field = Schema::get().find("", entry.key);
@@ -37,7 +37,7 @@ std::vector<std::string> known_keys(const ConfigNode& root) {
 
 /// Recognizes a gpt-neox file. JSON files with dashes are not counted as such: the few that exist
 /// are examples of DeepSpeed's autotuning.
-std::optional<Problem> gpt_neox(const ConfigNode& root) {
+std::optional<Problem> find_gpt_neox_problem(const ConfigNode& root) {
   static const std::vector<std::string> kKeys{"pipe_parallel_size",
                                               "model_parallel_size",
                                               "num_layers",
@@ -65,23 +65,24 @@ std::optional<Problem> gpt_neox(const ConfigNode& root) {
                                               "save",
                                               "load"};
   const ConfigEntry* first = nullptr;
-  int found = 0;
+  int gpt_neox_keys = 0;
   bool dashed = false;
   for (const ConfigEntry& entry : root.entries) {
     const std::string key = underscored(entry.key);
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) continue;
     if (first == nullptr) first = &entry;
     dashed = dashed || key != entry.key;
-    ++found;
+    ++gpt_neox_keys;
   }
   const bool json = first != nullptr && first->at.file.ends_with(".json");
-  if (found < 3 || (dashed && json)) return std::nullopt;
-  const std::vector<std::string> kept = known_keys(root);
-  const std::string moved = kept.empty() ? ""
-                                         : cat("move its DeepSpeed keys (", join(kept, ", "),
-                                               ") into a separate config and ");
+  if (gpt_neox_keys < 3 || (dashed && json)) return std::nullopt;
+  const std::vector<std::string> shared_keys = list_shared_keys(root);
+  const std::string move_advice = shared_keys.empty()
+                                      ? ""
+                                      : cat("move its DeepSpeed keys (", join(shared_keys, ", "),
+                                            ") into a separate config and ");
   return Problem{first->at, "this is a gpt-neox file: it builds its model from its own keys",
-                 moved + "name a Hugging Face folder as model.path"};
+                 move_advice + "name a Hugging Face folder as model.path"};
 }
 
 bool holds_component(const ConfigNode& node) {
@@ -98,9 +99,9 @@ struct ProgramMarker {
 
 }  // namespace
 
-std::optional<Problem> foreign_config_problem(const ConfigNode& root) {
+std::optional<Problem> find_foreign_config_problem(const ConfigNode& root) {
   if (!root.is_map()) return std::nullopt;
-  if (auto problem = gpt_neox(root)) return problem;
+  if (auto problem = find_gpt_neox_problem(root)) return problem;
   const std::string remedy =
       "write a config with model.path, data.train and DeepSpeed's keys; docs/config.md lists all";
   if (holds_component(root))
@@ -112,7 +113,7 @@ std::optional<Problem> foreign_config_problem(const ConfigNode& root) {
        "a file of Hugging Face TrainingArguments"},
   };
   for (const ProgramMarker& marker : kMarkers)
-    if (const ConfigEntry* entry = first_of(root, marker.keys); entry != nullptr)
+    if (const ConfigEntry* entry = find_first_entry(root, marker.keys); entry != nullptr)
       return Problem{entry->at, cat("this is ", marker.program, " (key \"", entry->key, "\")"),
                      remedy};
   return std::nullopt;

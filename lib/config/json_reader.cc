@@ -264,11 +264,11 @@ class JsonReader {
     if (word.empty()) stop_at(at, cat("expected a value, found ", describe_next()));
     if (word == "null" || word == "true" || word == "false" || word == "NaN" ||
         word == "Infinity" || word == "-Infinity")
-      return scalar_node(at, word);
+      return read_scalar(at, word);
     const bool number = std::isdigit(static_cast<unsigned char>(word[0])) != 0 ||
                         (word.size() > 1 && word[0] == '-');
     if (number) {
-      const ConfigNode node = scalar_node(at, word);
+      const ConfigNode node = read_scalar(at, word);
       if (node.kind == ConfigNodeKind::kInt || node.kind == ConfigNodeKind::kFloat) return node;
     }
     return refuse_word(at, word);
@@ -299,7 +299,7 @@ class JsonReader {
                       cat("write ", word == "True"    ? "true"
                                     : word == "False" ? "false"
                                                       : "null"));
-      return scalar_node(at, word == "None" ? "null" : word);
+      return read_scalar(at, word == "None" ? "null" : word);
     }
     const bool name =
         std::isalpha(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' || word[0] == '$';

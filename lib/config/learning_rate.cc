@@ -13,71 +13,73 @@ namespace {
 // The formulas below use `s` for the section scheduler. `update` counts optimizer steps from 1;
 // `deepspeed_step` begins at -1, with the initial value.
 
-double real(int64_t value) {
+double to_double(int64_t value) {
   return static_cast<double>(value);
 }
 
 /// Returns the factor of DeepSpeed's warm-up schedules at a step from 0 on. It rises from 0 at step
 /// 0, and is 1 from step w = max(2, warmup_num_steps) on; the log shape, log(step + 1) / log(w),
 /// reaches 1 one step earlier.
-double warmup(const SchedulerConfig& s, int64_t deepspeed_step) {
+double warmup_factor(const SchedulerConfig& s, int64_t deepspeed_step) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (deepspeed_step >= steps) return 1.0;
   return s.warmup_type == WarmupShape::kLog
-             ? std::log(real(deepspeed_step + 1)) / std::log(real(steps))
-             : real(deepspeed_step) / real(steps);
+             ? std::log(to_double(deepspeed_step + 1)) / std::log(to_double(steps))
+             : to_double(deepspeed_step) / to_double(steps);
 }
 
-double warmup_lr(const SchedulerConfig& s, int64_t deepspeed_step) {
+double warmup_rate(const SchedulerConfig& s, int64_t deepspeed_step) {
   if (deepspeed_step < 0) return s.warmup_min_lr;
-  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup(s, deepspeed_step);
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup_factor(s, deepspeed_step);
 }
 
-double warmup_decay_lr(const SchedulerConfig& s, int64_t deepspeed_step) {
+double warmup_decay_rate(const SchedulerConfig& s, int64_t deepspeed_step) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
-  if (deepspeed_step < steps) return warmup_lr(s, deepspeed_step);
-  const double left = real(s.total_num_steps - deepspeed_step) /
-                      real(std::max<int64_t>(1, s.total_num_steps - steps));
-  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, left);
+  if (deepspeed_step < steps) return warmup_rate(s, deepspeed_step);
+  const double remaining_share = to_double(s.total_num_steps - deepspeed_step) /
+                                 to_double(std::max<int64_t>(1, s.total_num_steps - steps));
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, remaining_share);
 }
 
-double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t deepspeed_step) {
+double warmup_cosine_rate(const SchedulerConfig& s, double lr, int64_t deepspeed_step) {
   if (deepspeed_step < 0) return 0.0;
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (deepspeed_step < steps)
-    return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, deepspeed_step));
-  const double p = std::min(1.0, real(deepspeed_step - steps + 1) /
-                                     real(std::max<int64_t>(1, s.total_num_steps - steps)));
+    return lr *
+           (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup_factor(s, deepspeed_step));
+  const double p = std::min(1.0, to_double(deepspeed_step - steps + 1) /
+                                     to_double(std::max<int64_t>(1, s.total_num_steps - steps)));
   const double ratio =
       s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
   return lr * std::max(0.0, ratio);
 }
 
-double lr_range_test(const SchedulerConfig& s, int64_t deepspeed_step) {
+double range_test_rate(const SchedulerConfig& s, int64_t deepspeed_step) {
   if (deepspeed_step < 0) return s.lr_range_test_min_lr;
-  double x = real(deepspeed_step + 1) / real(s.lr_range_test_step_size);
+  double x = to_double(deepspeed_step + 1) / to_double(s.lr_range_test_step_size);
   if (s.lr_range_test_staircase) x = std::floor(x);
   return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
 }
 
 /// Returns the relative height of OneCycle's cycle at batch b: 0 at both ends, 1 at the peak.
 double cycle_height(const SchedulerConfig& s, int64_t b) {
-  const double first = real(s.cycle_first_step_size);
-  const double second = real(s.cycle_second_step_size);
+  const double first = to_double(s.cycle_first_step_size);
+  const double second = to_double(s.cycle_second_step_size);
   const double total = first + second;
   if (s.cycle_first_stair_count > 0 || s.cycle_second_stair_count > 0) {
-    const double c = std::fmod(real(b), total);
+    const double c = std::fmod(to_double(b), total);
     const bool rising = c <= first;
-    const double stairs = real(rising ? s.cycle_first_stair_count : s.cycle_second_stair_count);
+    const double stairs =
+        to_double(rising ? s.cycle_first_stair_count : s.cycle_second_stair_count);
     const double height = rising ? c / first : (total - c) / second;
     return stairs > 0 ? std::floor(height * stairs) / stairs : height;
   }
-  const double x = real(b) / total - std::floor(real(b) / total);
+  const double x = to_double(b) / total - std::floor(to_double(b) / total);
   const double peak = first / total;
   return x <= peak ? x / peak : (x - 1.0) / (peak - 1.0);
 }
 
-ScheduledRate one_cycle(const SchedulerConfig& s, int64_t deepspeed_step) {
+ScheduledRate one_cycle_rate(const SchedulerConfig& s, int64_t deepspeed_step) {
   ScheduledRate rate;
   if (s.cycle_momentum) rate.beta2 = 0.99;
   const int64_t total = s.cycle_first_step_size + s.cycle_second_step_size;
@@ -91,8 +93,9 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t deepspeed_step) {
                        : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
     return rate;
   }
-  const double d =
-      s.decay_step_size > 0 ? real(deepspeed_step - total + 1) / real(s.decay_step_size) : 0.0;
+  const double d = s.decay_step_size > 0
+                       ? to_double(deepspeed_step - total + 1) / to_double(s.decay_step_size)
+                       : 0.0;
   rate.learning_rate = s.cycle_min_lr / (1.0 + s.decay_lr_rate * d);
   if (s.cycle_momentum) rate.beta1 = s.cycle_max_mom * (1.0 + s.decay_mom_rate * d);
   return rate;
@@ -104,16 +107,16 @@ double cosine_height(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 
-double inverse_sqrt(const SchedulerConfig& s, double lr, int64_t after_warmup) {
+double inverse_sqrt_rate(const SchedulerConfig& s, double lr, int64_t after_warmup) {
   const int64_t warmup = s.warmup_num_steps;
   const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
-  return lr / std::sqrt(real(after_warmup + scale) / real(scale));
+  return lr / std::sqrt(to_double(after_warmup + scale) / to_double(scale));
 }
 
 /// Computes a schedule of transformers `steps` steps after its linear warm-up.
 double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
   const int64_t all_steps = std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps);
-  const double p = std::min(1.0, real(steps) / real(all_steps));
+  const double p = std::min(1.0, to_double(steps) / to_double(all_steps));
   const double lowest = s.min_lr_rate > 0 ? lr * s.min_lr_rate : s.min_lr;
   const auto falls_to = [&](double end, double share_left) {
     return end + (lr - end) * share_left;
@@ -130,7 +133,7 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
     case SchedulerType::kPolynomial:
       return falls_to(s.lr_end, std::pow(1.0 - p, s.power));
     case SchedulerType::kInverseSqrt:
-      return inverse_sqrt(s, lr, steps);
+      return inverse_sqrt_rate(s, lr, steps);
     case SchedulerType::kCosineWithMinLr:
       return falls_to(lowest, cosine_height(s.num_cycles, p));
     case SchedulerType::kWarmupStableDecay:
@@ -147,29 +150,29 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
 
 /// Computes a schedule of transformers with a linear warm-up at an update (from 1; transformers
 /// counts from 0).
-double linear_warmup(const SchedulerConfig& s, double lr, int64_t update) {
-  const int64_t at = update - 1, warmup = s.warmup_num_steps;
-  return at < warmup ? lr * real(at) / real(std::max<int64_t>(1, warmup))
-                     : rate_after_warmup(s, lr, at - warmup);
+double linear_warmup_rate(const SchedulerConfig& s, double lr, int64_t update) {
+  const int64_t step = update - 1, warmup = s.warmup_num_steps;
+  return step < warmup ? lr * to_double(step) / to_double(std::max<int64_t>(1, warmup))
+                       : rate_after_warmup(s, lr, step - warmup);
 }
 
 /// Computes the schedule warmup_stable_decay of transformers at an update (from 1).
-double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t update) {
-  const int64_t at = update - 1, warmup = s.warmup_num_steps;
+double stable_decay_rate(const SchedulerConfig& s, double lr, int64_t update) {
+  const int64_t step = update - 1, warmup = s.warmup_num_steps;
   const int64_t stable =
       s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
   const auto above_lowest = [&](double share) {
     return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio);
   };
-  if (at < warmup) {
-    const double p = real(at) / real(warmup);
+  if (step < warmup) {
+    const double p = to_double(step) / to_double(warmup);
     return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_height(0.5, p)
                         : s.warmup_type == WarmupShape::kOneMinusSqrt ? 1.0 - std::sqrt(1.0 - p)
                                                                       : p);
   }
-  if (at < warmup + stable) return lr;
-  if (at >= warmup + stable + s.num_decay_steps) return above_lowest(0.0);
-  const double p = real(at - warmup - stable) / real(s.num_decay_steps);
+  if (step < warmup + stable) return lr;
+  if (step >= warmup + stable + s.num_decay_steps) return above_lowest(0.0);
+  const double p = to_double(step - warmup - stable) / to_double(s.num_decay_steps);
   return above_lowest(s.decay_type == DecayShape::kLinear         ? 1.0 - p
                       : s.decay_type == DecayShape::kOneMinusSqrt ? 1.0 - std::sqrt(p)
                                                                   : cosine_height(s.num_cycles, p));
@@ -189,26 +192,26 @@ ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerCo
     case SchedulerType::kPolynomial:
     case SchedulerType::kInverseSqrt:
     case SchedulerType::kCosineWithMinLr:
-      return {linear_warmup(scheduler, optimizer.lr, update), {}, {}};
+      return {linear_warmup_rate(scheduler, optimizer.lr, update), {}, {}};
     case SchedulerType::kWarmupStableDecay:
-      return {warmup_stable_decay(scheduler, optimizer.lr, update), {}, {}};
+      return {stable_decay_rate(scheduler, optimizer.lr, update), {}, {}};
     case SchedulerType::kWarmupLR:
-      return {warmup_lr(scheduler, deepspeed_step), {}, {}};
+      return {warmup_rate(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kWarmupDecayLR:
-      return {warmup_decay_lr(scheduler, deepspeed_step), {}, {}};
+      return {warmup_decay_rate(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kWarmupCosineLR:
-      return {warmup_cosine_lr(scheduler, optimizer.lr, deepspeed_step), {}, {}};
+      return {warmup_cosine_rate(scheduler, optimizer.lr, deepspeed_step), {}, {}};
     case SchedulerType::kOneCycle:
-      return one_cycle(scheduler, deepspeed_step);
+      return one_cycle_rate(scheduler, deepspeed_step);
     case SchedulerType::kLRRangeTest:
-      return {lr_range_test(scheduler, deepspeed_step), {}, {}};
+      return {range_test_rate(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kTorch:
       break;
   }
   bug("this schedule is refused when the config is read");
 }
 
-double last_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer) {
+double final_learning_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer) {
   require(traits_of(scheduler.type).has_total, "the schedule has a last step");
   // The formulas of DeepSpeed and transformers have left warm-up and decay behind two steps after
   // the longer of the two; DeepSpeed's warm-up takes at least two steps.

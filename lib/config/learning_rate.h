@@ -35,6 +35,6 @@ ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerCo
 
 /// Returns the learning rate that a schedule with a last step
 /// (LearningRateScheduleTraits::has_total) keeps after it.
-double last_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
+double final_learning_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 
 }  // namespace ftrun

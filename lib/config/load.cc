@@ -52,13 +52,13 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
 }
 
 /// Returns whether an override gives more than one value, or was probably meant to.
-bool is_section(const std::string& text) {
+bool looks_like_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
 /// Returns whether a value that looks like a list, a map or a quoted text is an existing path, or a
 /// path in an existing folder ("[v2] run/out").
-bool is_path_there(const std::string& text) {
+bool is_existing_path(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
     return false;
   std::error_code error;
@@ -69,11 +69,11 @@ bool is_path_there(const std::string& text) {
 
 /// Formats an override for messages: without a secret's value; a section, which may hold secrets,
 /// only by its key; cut if it is long.
-std::string shown_override(const std::string& text) {
+std::string override_text(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
   std::string shown = text;
-  if (is_section(text))
+  if (looks_like_section(text))
     shown = cat(text.substr(0, end), end < text.size() && text[end] == '=' ? "=" : "", "…");
   else if (end < text.size() && is_secret_name(text.substr(0, end)))
     shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
@@ -87,8 +87,8 @@ Position position_of_byte(const std::string& name, std::string_view text, size_t
   return position;
 }
 
-ConfigNode parse(const std::string& name, const std::string& text, Problems& problems) {
-  if (const std::string encoding = wide_encoding(text); !encoding.empty()) {
+ConfigNode parse_config_text(const std::string& name, const std::string& text, Problems& problems) {
+  if (const std::string encoding = detect_wide_encoding(text); !encoding.empty()) {
     problems.error({name}, cat("the file is ", encoding, ", expected UTF-8"),
                    "save the file in UTF-8");
     return {};
@@ -98,7 +98,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
     return {};
   }
   // Texts of a config are later written to JSON files, which must be UTF-8.
-  if (const auto bad = first_not_utf8(text)) {
+  if (const auto bad = find_invalid_utf8(text)) {
     problems.error(
         position_of_byte(name, text, *bad), "this byte is not UTF-8",
         "save the file in UTF-8; if the byte belongs to the name of a file, rename that file");
@@ -116,40 +116,41 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
-    Problems found;
-    ConfigNode root = parse(name, text, found);
+    Problems source_problems;
+    ConfigNode root = parse_config_text(name, text, source_problems);
     const bool readable = root.is_map();
-    partial_ = partial_ || has_errors(found.all());
-    if (const auto foreign = foreign_config_problem(root); foreign && !has_errors(found.all())) {
+    is_incomplete_ = is_incomplete_ || has_errors(source_problems.all());
+    if (const auto foreign = find_foreign_config_problem(root);
+        foreign && !has_errors(source_problems.all())) {
       problems_.error(foreign->at, foreign->message, foreign->remedy);
-      partial_ = true;
+      is_incomplete_ = true;
       return;
     }
-    copy(found);
-    if (!has_errors(found.all()) && is_accelerate(root)) return add_accelerate(root);
-    if (!readable && !has_errors(found.all())) {
+    add_problems(source_problems);
+    if (!has_errors(source_problems.all()) && is_accelerate_file(root)) return add_accelerate(root);
+    if (!readable && !has_errors(source_problems.all())) {
       if (root.kind == ConfigNodeKind::kNull)
         problems_.notice({name}, "is empty");
       else
         problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     }
-    if (readable) put(std::move(root));
+    if (readable) merge_source(std::move(root));
   }
 
   void add_accelerate(const ConfigNode& root) {
-    const ConfigNode* file = accelerate_config_file(root);
-    const ConfigNode named = file == nullptr
-                                 ? ConfigNode::of_map(root.at)
-                                 : read_named(*file, "deepspeed_config_file",
-                                              "correct the path, or pass that DeepSpeed "
-                                              "config with --config instead of this file");
-    if (!named.is_map()) return;
-    Problems found;
-    ConfigNode config = from_accelerate(root, named, found);
-    partial_ = partial_ || has_errors(found.all());
-    copy(found);
-    put(named);
-    put(std::move(config));
+    const ConfigNode* file = find_deepspeed_config_file(root);
+    const ConfigNode deepspeed_config =
+        file == nullptr ? ConfigNode::of_map(root.at)
+                        : read_named_file(*file, "deepspeed_config_file",
+                                          "correct the path, or pass that DeepSpeed "
+                                          "config with --config instead of this file");
+    if (!deepspeed_config.is_map()) return;
+    Problems source_problems;
+    ConfigNode config = translate_accelerate_file(root, deepspeed_config, source_problems);
+    is_incomplete_ = is_incomplete_ || has_errors(source_problems.all());
+    add_problems(source_problems);
+    merge_source(deepspeed_config);
+    merge_source(std::move(config));
   }
 
   void add_file(const std::string& file) {
@@ -157,16 +158,16 @@ class Sources {
     if (text)
       add_text(file, *text);
     else
-      partial_ = true;
+      is_incomplete_ = true;
   }
 
   void add_override(const std::string& text) {
-    const Position at{shown_override(text)};
-    if (const auto bad = first_not_utf8(text)) {
+    const Position at{override_text(text)};
+    if (const auto bad = find_invalid_utf8(text)) {
       problems_.error(
           at, cat("byte ", *bad + 1, " is not UTF-8"),
           "write it in UTF-8; if the byte belongs to the name of a file, rename that file");
-      partial_ = true;
+      is_incomplete_ = true;
       return;
     }
     const size_t equals = text.find('=');
@@ -181,9 +182,10 @@ class Sources {
       problems_.error(at, cat("nested deeper than ", kMaxSectionDepth, " levels"));
       return;
     }
-    const std::string given = text.substr(equals + 1);
-    ConfigNode value = is_path_there(given) ? ConfigNode::of_text({at.file, 0, 0}, given)
-                                            : read_yaml_value(at.file, given, problems_);
+    const std::string value_source = text.substr(equals + 1);
+    ConfigNode value = is_existing_path(value_source)
+                           ? ConfigNode::of_text({at.file, 0, 0}, value_source)
+                           : read_yaml_value(at.file, value_source, problems_);
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       ConfigNode map = ConfigNode::of_map(at);
       map.entries.push_back({*key, at, std::move(value), ""});
@@ -194,13 +196,13 @@ class Sources {
     // secrets.
     ConfigNode* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
-    if (leaf->kind == ConfigNodeKind::kText && is_section(text)) leaf->secret = true;
-    put(std::move(value));
+    if (leaf->kind == ConfigNodeKind::kText && looks_like_section(text)) leaf->is_secret = true;
+    merge_source(std::move(value));
   }
 
   LoadResult finish() {
     LoadResult result{read_config(tree_, problems_), {}};
-    result.written.origins.is_incomplete = partial_;
+    result.written.origins.is_incomplete = is_incomplete_;
     result.problems = problems_.sorted();
     return result;
   }
@@ -224,12 +226,13 @@ class Sources {
       return {std::move(root)};
     }
     const bool is_file = adapter->text.ends_with(".json");
-    ConfigNode named = *adapter, file = *adapter;
-    const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
+    ConfigNode adapter_name = *adapter, file = *adapter;
+    const std::optional<std::string> adapter_folder =
+        is_file ? std::nullopt : find_adapter(adapter_name);
     ConfigNode section;
-    if (found) file.text = *found + "/adapter_config.json";
-    if (is_file || found)
-      section = read_named(
+    if (adapter_folder) file.text = *adapter_folder + "/adapter_config.json";
+    if (is_file || adapter_folder)
+      section = read_named_file(
           file, "adapter",
           "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) {
@@ -239,8 +242,8 @@ class Sources {
     std::optional<ConfigNode> folder;
     if (!is_file)
       folder = ConfigNode::of_text(
-          adapter->at, *found != named.text
-                           ? named.text
+          adapter->at, *adapter_folder != adapter_name.text
+                           ? adapter_name.text
                            : std::filesystem::path(section.at.file).parent_path().string());
     *adapter = std::move(section);
     return {std::move(root), true, std::move(folder)};
@@ -259,14 +262,15 @@ class Sources {
       return found.folder;
     } catch (const Error& missing) {
       problems_.error(name.at, cat("adapter: ", missing.message()), missing.remedy());
-      partial_ = true;
+      is_incomplete_ = true;
       return std::nullopt;
     }
   }
 
   /// Reads a file that a config names by a path relative to the working directory or to the
   /// config's folder; returns an empty node if it cannot be used.
-  ConfigNode read_named(const ConfigNode& name, const std::string& key, const std::string& remedy) {
+  ConfigNode read_named_file(const ConfigNode& name, const std::string& key,
+                             const std::string& remedy) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
@@ -276,21 +280,21 @@ class Sources {
                       cat(key, ": ", name.text,
                           " is neither in the working directory nor in this file's folder"),
                       remedy);
-      partial_ = true;
+      is_incomplete_ = true;
       return {};
     }
     const auto text = read_source(path, problems_);
-    Problems found;
-    ConfigNode root = text ? parse(path, *text, found) : ConfigNode{};
-    copy(found);
-    partial_ = partial_ || !root.is_map() || has_errors(found.all());
-    if (text && !root.is_map() && !has_errors(found.all()))
+    Problems source_problems;
+    ConfigNode root = text ? parse_config_text(path, *text, source_problems) : ConfigNode{};
+    add_problems(source_problems);
+    is_incomplete_ = is_incomplete_ || !root.is_map() || has_errors(source_problems.all());
+    if (text && !root.is_map() && !has_errors(source_problems.all()))
       problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     return root;
   }
 
-  void copy(const Problems& found) {
-    for (const Problem& p : found.all()) {
+  void add_problems(const Problems& source_problems) {
+    for (const Problem& p : source_problems.all()) {
       if (p.severity == Severity::kError)
         problems_.error(p.at, p.message, p.remedy);
       else
@@ -298,13 +302,13 @@ class Sources {
     }
   }
 
-  void put(ConfigNode root) {
+  void merge_source(ConfigNode root) {
     tree_.merge(desugar(with_adapter_file(std::move(root)), problems_), problems_);
   }
 
   DesugaredTree tree_;
   Problems problems_;
-  bool partial_ = false;
+  bool is_incomplete_ = false;
 };
 
 }  // namespace
@@ -325,7 +329,7 @@ LoadResult load_config_text(const std::string& name, const std::string& text,
 LoadResult load_config_texts(const std::vector<ConfigText>& texts,
                              const std::vector<std::string>& overrides) {
   Sources sources;
-  for (const ConfigText& one : texts) sources.add_text(one.name, one.text);
+  for (const ConfigText& config : texts) sources.add_text(config.name, config.text);
   for (const std::string& text : overrides) sources.add_override(text);
   return sources.finish();
 }

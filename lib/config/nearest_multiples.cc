@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-std::string nearest_multiples(std::string_view advice, int64_t number, int64_t unit) {
+std::string nearest_multiples_text(std::string_view advice, int64_t number, int64_t unit) {
   const int64_t below = number / unit * unit;
   if (below == 0) return cat(advice, " ", unit, " or a multiple of it");
   return cat(advice, " ", below, " or ", below + unit);

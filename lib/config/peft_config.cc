@@ -30,19 +30,19 @@ Json list_or_null(const std::vector<T>& values) {
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
                   const PeftBaseModel& model) {
   if (!expression.empty()) return expression;
-  return list_or_null(names.size() == 1 && names[0] == kAllLinear ? model.linear : names);
+  return list_or_null(names.size() == 1 && names[0] == kAllLinear ? model.linear_modules : names);
 }
 
 /// Returns the expression that matches modules whose paths are these names or end with them, as
 /// PEFT reads a list.
-std::string expression_of(const std::vector<std::string>& names) {
+std::string pattern_of_names(const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
   for (const std::string& name : names) patterns.push_back(pattern_of_path(name));
   return cat("(?:.*\\.)?(?:", join(patterns, "|"), ")");
 }
 
 /// Returns exclude_modules, including the parts of the model that do not train.
-Json excluded_modules(const AdapterConfig& adapter, const PeftBaseModel& model) {
+Json exclude_modules_json(const AdapterConfig& adapter, const PeftBaseModel& model) {
   if (model.non_decoder_pattern.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   return exclusion_with_non_decoder(adapter, model);
@@ -56,7 +56,8 @@ Json pattern_json(const std::vector<std::string>& expressions, const std::vector
   return map;
 }
 
-std::vector<std::string> saved_modules(std::vector<std::string> names, const PeftBaseModel& model) {
+std::vector<std::string> add_tied_module(std::vector<std::string> names,
+                                         const PeftBaseModel& model) {
   const auto has = [&](const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -82,16 +83,17 @@ BaseModelName base_model_name(const std::string& path) {
 }
 
 std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftBaseModel& model) {
-  const Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  if (own.is_null()) return model.non_decoder_pattern;
-  const std::string expression =
-      own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
+  const Json exclusion = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
+  if (exclusion.is_null()) return model.non_decoder_pattern;
+  const std::string expression = exclusion.is_string()
+                                     ? exclusion.get<std::string>()
+                                     : pattern_of_names(exclusion.get<std::vector<std::string>>());
   // The expression has these parts already if training continued from an adapter's file.
   if (expression.find(model.non_decoder_pattern) != std::string::npos) return expression;
   return cat("(?:", expression, ")|(?:", model.non_decoder_pattern, ")");
 }
 
-std::string peft_config(const AdapterConfig& adapter, const PeftBaseModel& model) {
+std::string peft_config_text(const AdapterConfig& adapter, const PeftBaseModel& model) {
   const BaseModelName& base = model.name;
   Json json;
   json["peft_type"] = "LORA";
@@ -106,13 +108,13 @@ std::string peft_config(const AdapterConfig& adapter, const PeftBaseModel& model
     json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
   json["lora_dropout"] = adapter.lora_dropout;
   json["target_modules"] = modules_json(adapter.target_modules, adapter.target_pattern, model);
-  if (json["target_modules"].is_null()) json["target_modules"] = model.adapted;
-  json["exclude_modules"] = excluded_modules(adapter, model);
+  if (json["target_modules"].is_null()) json["target_modules"] = model.default_targets;
+  json["exclude_modules"] = exclude_modules_json(adapter, model);
   json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
   json["layers_pattern"] = nullptr;
   json["rank_pattern"] = pattern_json(adapter.rank_pattern, adapter.rank_pattern_ranks);
   json["alpha_pattern"] = pattern_json(adapter.alpha_pattern, adapter.alpha_pattern_alphas);
-  json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, model));
+  json["modules_to_save"] = list_or_null(add_tied_module(adapter.modules_to_save, model));
   json["bias"] = std::string(name_of(adapter.bias));
   json["use_rslora"] = adapter.use_rslora;
   json["use_dora"] = adapter.use_dora;
@@ -129,7 +131,7 @@ std::string quantization_text(const QuantizationConfig& quantization) {
   return json.dump();
 }
 
-QuantizationConfig quantization_of_text(const std::string& text, const std::string& where) {
+QuantizationConfig parse_quantization(const std::string& text, const std::string& where) {
   if (text.empty() || text == name_of(QuantizationType::kNone)) return {};
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::kBadInput, cat(where, ": ", why),

@@ -21,9 +21,9 @@ BaseModelName base_model_name(const std::string& path);
 struct PeftBaseModel {
   BaseModelName name;
   /// The modules that "all-linear" means.
-  std::vector<std::string> linear;
+  std::vector<std::string> linear_modules;
   /// The modules that have an adapter if the config names none.
-  std::vector<std::string> adapted;
+  std::vector<std::string> default_targets;
   /// Says whether the embedding and the head are one matrix: if it is trained as a whole, it is
   /// saved under both names.
   bool tied = false;
@@ -41,12 +41,12 @@ struct PeftBaseModel {
 std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftBaseModel& model);
 
 /// Returns the text of PEFT's adapter_config.json, which desugar_adapter() reads.
-std::string peft_config(const AdapterConfig& adapter, const PeftBaseModel& model);
+std::string peft_config_text(const AdapterConfig& adapter, const PeftBaseModel& model);
 
 /// Formats the section as JSON; "none" if nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
 /// Reads the quantization from a text of unknown origin; "" and "none" mean that nothing is
 /// quantized. Throws Error(kBadInput) naming `where` for any other text that is invalid.
-QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
+QuantizationConfig parse_quantization(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

@@ -23,13 +23,15 @@ ParallelConfig requested_mesh(const WrittenConfig& c) {
   return mesh;
 }
 
-/// Counts data × inner ranks, and reports if they are too many; `at` is where the first factor is
-/// written.
-RankCount multiplied_ranks(const std::string& rule, int64_t data, int64_t inner, Position at) {
+/// Counts data × ranks_per_model ranks, and reports if they are too many; `at` is where the first
+/// factor is written.
+RankCount multiply_ranks(const std::string& rule, int64_t data, int64_t ranks_per_model,
+                         Position at) {
   RankCount out;
   out.rule = rule;
-  if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMaxRanks) return out;
-  out.ranks = inner;  // the error then concerns only the first factor
+  if (!__builtin_mul_overflow(data, ranks_per_model, &out.ranks) && out.ranks <= kMaxRanks)
+    return out;
+  out.ranks = ranks_per_model;  // the error then concerns only the first factor
   out.problems.push_back(
       {std::move(at), rule + " is too large", cat("a run has at most ", kMaxRanks, " ranks")});
   return out;
@@ -37,36 +39,40 @@ RankCount multiplied_ranks(const std::string& rule, int64_t data, int64_t inner,
 
 /// BatchKeys holds the three batch sizes; 0 = not written.
 struct BatchKeys {
-  int64_t total, micro, steps;
-  bool complete() const { return total != 0 && micro != 0 && steps != 0; }
+  int64_t total, micro, accumulation;
+  bool is_complete() const { return total != 0 && micro != 0 && accumulation != 0; }
 };
 
-BatchKeys written_batch(const WrittenConfig& c) {
+BatchKeys read_batch_keys(const WrittenConfig& c) {
   return {c.get<int64_t>("train_batch_size"), c.get<int64_t>("train_micro_batch_size_per_gpu"),
           c.get<int64_t>("gradient_accumulation_steps")};
 }
 
-RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
-  const auto [total, micro, steps] = written_batch(c);
+RankCount count_by_batch(const WrittenConfig& c, const ParallelConfig& mesh,
+                         int64_t ranks_per_model) {
+  const auto [total, micro, accumulation] = read_batch_keys(c);
   RankCount out;
   int64_t unit = 0;
-  if (__builtin_mul_overflow(micro, steps, &unit)) unit = 0;
-  out.rule = cat("train_batch_size ", total, " / (micro ", micro, " × accumulation ", steps, ")");
-  if (inner > 1) out.rule += " × " + model_degrees(mesh);
+  if (__builtin_mul_overflow(micro, accumulation, &unit)) unit = 0;
+  out.rule =
+      cat("train_batch_size ", total, " / (micro ", micro, " × accumulation ", accumulation, ")");
+  if (ranks_per_model > 1) out.rule += " × " + model_degrees(mesh);
   if (unit == 0 || total % unit != 0) {
     Problem problem{c.origins.position("train_batch_size"),
                     cat("train_batch_size ", total, " cannot be divided by micro ", micro,
-                        " × accumulation ", steps, " = ", unit),
+                        " × accumulation ", accumulation, " = ", unit),
                     "the quotient is the number of data-parallel ranks; or give --nproc"};
     out.problems.push_back(problem);
     return out;
   }
-  return multiplied_ranks(out.rule, total / unit, inner, c.origins.position("train_batch_size"));
+  return multiply_ranks(out.rule, total / unit, ranks_per_model,
+                        c.origins.position("train_batch_size"));
 }
 
-RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
-  RankCount out = multiplied_ranks("the mesh: " + mesh_text(mesh), mesh.data, inner,
-                                   c.origins.position("parallel.data"));
+RankCount count_by_mesh(const WrittenConfig& c, const ParallelConfig& mesh,
+                        int64_t ranks_per_model) {
+  RankCount out = multiply_ranks("the mesh: " + mesh_text(mesh), mesh.data, ranks_per_model,
+                                 c.origins.position("parallel.data"));
   out.rule_names_mesh = true;
   return out;
 }
@@ -105,16 +111,16 @@ RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_wo
     return {*launcher_world, "the launcher started " + count_text(*launcher_world, "rank"), {}};
   if (nproc) return {*nproc, cat("--nproc ", *nproc), {}};
   ParallelConfig mesh = requested_mesh(c);
-  const int64_t inner = model_ranks(mesh);
-  if (inner == 0)
+  const int64_t ranks_per_model = model_ranks(mesh);
+  if (ranks_per_model == 0)
     return {
         1, "one rank", {{c.origins.position("parallel"), model_degrees(mesh) + " is too large"}}};
-  if (mesh.data != 0) return from_mesh(c, mesh, inner);
+  if (mesh.data != 0) return count_by_mesh(c, mesh, ranks_per_model);
   // If elasticity is enabled, the ranks determine the batch and not the other way round.
-  if (!c.get<bool>("elasticity.enabled") && written_batch(c).complete())
-    return from_batch(c, mesh, inner);
+  if (!c.get<bool>("elasticity.enabled") && read_batch_keys(c).is_complete())
+    return count_by_batch(c, mesh, ranks_per_model);
   mesh.data = 1;
-  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}, true};
+  if (ranks_per_model > 1) return {ranks_per_model, "the mesh: " + mesh_text(mesh), {}, true};
   return {1,
           "one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number",
           {}};

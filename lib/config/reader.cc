@@ -92,21 +92,21 @@ class TreeReader {
                     const std::string& spelled_path) {
     for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
-        read_field(*field, entry, joined_key(spelled_path, entry.spelling()));
+        read_field(*field, entry, join_key(spelled_path, entry.spelling()));
     for (const ConfigEntry& entry : map.entries) {
       if (schema_.find(path, entry.key) != nullptr) continue;
       const Section* inner = entry.key.find('.') == std::string::npos
-                                 ? schema_.find_section(joined_key(path, entry.key))
+                                 ? schema_.find_section(join_key(path, entry.key))
                                  : nullptr;
       if (inner != nullptr)
-        read_inner(*inner, entry, joined_key(spelled_path, entry.spelling()));
+        read_inner_section(*inner, entry, join_key(spelled_path, entry.spelling()));
       else
-        refuse_unknown(path, entry, joined_key(spelled_path, entry.spelling()));
+        refuse_unknown(path, entry, join_key(spelled_path, entry.spelling()));
     }
   }
 
-  void read_inner(const Section& section, const ConfigEntry& entry,
-                  const std::string& spelled_path) {
+  void read_inner_section(const Section& section, const ConfigEntry& entry,
+                          const std::string& spelled_path) {
     const ConfigNode& value = entry.value;
     if (value.kind == ConfigNodeKind::kNull &&
         (section.nullable || section.origin == KeyOrigin::kFtrun))
@@ -158,7 +158,7 @@ class TreeReader {
       config_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.support == KeySupport::kNotice)
-      ignore(section.path, entry.at);
+      record_ignored(section.path, entry.at);
   }
 
   std::string type_of(const std::string& section) const {
@@ -196,7 +196,7 @@ class TreeReader {
       return;
     }
     config_.write(field, *value, node.at);
-    apply_treatment(field, entry, *value);
+    apply_support(field, entry, *value);
   }
 
   static bool takes_auto(const Field& field) {
@@ -225,11 +225,11 @@ class TreeReader {
                     cat("use one of its parameters: ", join(names, ", ")));
   }
 
-  void apply_treatment(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
+  void apply_support(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
     if (field.support == KeySupport::kApply) return;
     const bool changed = field.type == FieldType::kAnyValue || !is_inactive(field, value);
     if (field.support == KeySupport::kNotice) {
-      if (changed) ignore(field.path(), entry.at, field.why);
+      if (changed) record_ignored(field.path(), entry.at, field.no_effect_reason);
     } else if (changed || field.support == KeySupport::kRefuse) {
       config_.origins.unsupported.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
@@ -240,7 +240,7 @@ class TreeReader {
                       const std::string& spelled_path) {
     if (is_torch_class_section(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
-      problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->why), "", spelled_path);
+      problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->reason), "", spelled_path);
       return;
     }
     std::vector<std::string> names;
@@ -250,11 +250,12 @@ class TreeReader {
     }
     const std::string meant = key_suggestion(path, entry.key, names);
     problems_.error(entry.at, cat(spelled_path, ": unknown key", meant),
-                    meant.empty() ? known_keys(path, names) : "");
+                    meant.empty() ? known_keys_text(path, names) : "");
   }
 
   /// Says which keys a section has, or where they are listed if they are many.
-  static std::string known_keys(const std::string& section, const std::vector<std::string>& names) {
+  static std::string known_keys_text(const std::string& section,
+                                     const std::vector<std::string>& names) {
     constexpr size_t kMaxListed = 24;
     if (names.empty()) return "";
     if (section.empty() || names.size() > kMaxListed)
@@ -262,8 +263,8 @@ class TreeReader {
     return cat("use one of the keys of ", section, ": ", join(names, ", "));
   }
 
-  void ignore(const std::string& path, const Position& at, const std::string& why = "") {
-    ignored_.push_back({path, at, why});
+  void record_ignored(const std::string& path, const Position& at, const std::string& reason = "") {
+    ignored_.push_back({path, at, reason});
   }
 
   /// Reports one notice for each section, which names the keys that were checked and have no
@@ -276,7 +277,7 @@ class TreeReader {
       const std::string section = dot == std::string::npos ? "" : key.path.substr(0, dot);
       if (names[section].empty()) firsts.emplace_back(section, key.at);
       names[section].push_back(cat(dot == std::string::npos ? key.path : key.path.substr(dot + 1),
-                                   key.why.empty() ? "" : cat(" (", key.why, ")")));
+                                   key.reason.empty() ? "" : cat(" (", key.reason, ")")));
     }
     for (const auto& [section, at] : firsts)
       problems_.notice(at,
@@ -292,7 +293,7 @@ class TreeReader {
   struct Ignored {
     std::string path;
     Position at;
-    std::string why;
+    std::string reason;
   };
   std::vector<Ignored> ignored_;
 };

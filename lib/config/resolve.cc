@@ -23,9 +23,9 @@ void ResolveState::notice(const std::string& path, std::string message, std::str
   problems.notice(config.origins.position(path), std::move(message), std::move(remedy), path);
 }
 
-void ResolveState::record(const std::string& path, const std::string& value,
-                          const std::string& reason) {
-  decided.insert(path);
+void ResolveState::record_decision(const std::string& path, const std::string& value,
+                                   const std::string& reason) {
+  decided_keys.insert(path);
   lines.push_back(
       {path, cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")")});
 }
@@ -44,8 +44,8 @@ std::string value_text(const Config& config, const std::string& path) {
 namespace {
 
 /// Refuses a pattern whose expressions and values, which are two keys, do not have the same number.
-void check_pattern(ResolveState& r, const std::string& name, size_t expressions,
-                   const std::string& values_name, size_t values) {
+void check_pattern_lengths(ResolveState& r, const std::string& name, size_t expressions,
+                           const std::string& values_name, size_t values) {
   if (expressions == values) return;
   const std::string path = cat("adapter.", name), values_path = cat("adapter.", values_name);
   r.error(r.is_written(path) ? path : values_path,
@@ -59,10 +59,10 @@ void resolve_adapter(ResolveState& r) {
   AdapterConfig& adapter = r.config.adapter;
   if (r.is_written("adapter") && !r.is_written("adapter.type")) adapter.type = AdapterType::kLora;
   if (adapter.type != AdapterType::kLora) return;
-  check_pattern(r, "rank_pattern", adapter.rank_pattern.size(), "rank_pattern_ranks",
-                adapter.rank_pattern_ranks.size());
-  check_pattern(r, "alpha_pattern", adapter.alpha_pattern.size(), "alpha_pattern_alphas",
-                adapter.alpha_pattern_alphas.size());
+  check_pattern_lengths(r, "rank_pattern", adapter.rank_pattern.size(), "rank_pattern_ranks",
+                        adapter.rank_pattern_ranks.size());
+  check_pattern_lengths(r, "alpha_pattern", adapter.alpha_pattern.size(), "alpha_pattern_alphas",
+                        adapter.alpha_pattern_alphas.size());
 }
 
 void resolve_quantization(ResolveState& r) {
@@ -108,25 +108,25 @@ void resolve_data(ResolveState& r) {
 void resolve_device(ResolveState& r) {
   if (!r.is_undecided("device") || r.context.gpus == 0) return;
   const std::string gpus = count_text(r.context.gpus, "GPU");
-  const auto stay = [&](const std::string& why, const std::string& remedy) {
+  const auto keep_cpu = [&](const std::string& reason, const std::string& remedy) {
     r.notice("device",
-             cat("device: auto selects the CPU, although this machine shows ", gpus, ": ", why),
+             cat("device: auto selects the CPU, although this machine shows ", gpus, ": ", reason),
              remedy);
   };
   if (r.config.comm.backend == BackendChoice::kGloo)
-    return stay("comm.backend gloo is not supported there",
-                "remove it to train on GPUs, or write device: cpu");
+    return keep_cpu("comm.backend gloo is not supported there",
+                    "remove it to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
-    return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
-                "start one rank per GPU, or write device: cpu");
+    return keep_cpu(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
+                    "start one rank per GPU, or write device: cpu");
   r.config.auto_keys.erase("device");
   r.decide("device", r.config.device, DeviceKind::kCuda, cat("this machine shows ", gpus));
 }
 
-void resolve_remaining(ResolveState& r) {
+void report_undecided_keys(ResolveState& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
-    if (origin.is_auto && r.decided.count(path) == 0)
-      r.record(path, value_text(r.config, path), "its default");
+    if (origin.is_auto && r.decided_keys.count(path) == 0)
+      r.record_decision(path, value_text(r.config, path), "its default");
 }
 
 namespace {
@@ -151,7 +151,7 @@ ResolvedConfig resolve_from(Config start, const ResolveContext& context) {
   resolve_optimizer(r);
   resolve_scheduler(r);
   resolve_zero(r);
-  resolve_remaining(r);
+  report_undecided_keys(r);
   check_contradictions(r);
   out.problems = problems.sorted();
   out.unsupported = unsupported_requests(out.config);
@@ -168,12 +168,13 @@ std::set<std::string> list_objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
-  const ResolvedConfig again = resolve_from(resolved, context);
-  std::set<std::string> all;
-  for (const Problem& problem : again.problems)
-    if (problem.severity == Severity::kError) all.insert(problem.message);
-  for (const UnsupportedRequest& request : again.unsupported) all.insert(request.feature);
-  return all;
+  const ResolvedConfig resolution = resolve_from(resolved, context);
+  std::set<std::string> objections;
+  for (const Problem& problem : resolution.problems)
+    if (problem.severity == Severity::kError) objections.insert(problem.message);
+  for (const UnsupportedRequest& request : resolution.unsupported)
+    objections.insert(request.feature);
+  return objections;
 }
 
 }  // namespace ftrun

@@ -22,12 +22,12 @@ bool refuse(ResolveState& r, const std::string& path, std::string message, std::
 }
 
 bool check_needed_keys(ResolveState& r) {
-  bool all = true;
+  bool has_all = true;
   for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
     if (!r.is_written(cat("elasticity.", key)))
-      all = refuse(r, "elasticity", cat("elasticity needs ", key, " when it is enabled"),
-                   cat("write elasticity.", key));
-  return all;
+      has_all = refuse(r, "elasticity", cat("elasticity needs ", key, " when it is enabled"),
+                       cat("write elasticity.", key));
+  return has_all;
 }
 
 /// Formats the model-parallel degrees: "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
@@ -109,32 +109,32 @@ std::string rank_counts_text(const std::vector<int64_t>& numbers) {
 int64_t batch_for_unlisted_ranks(ResolveState& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
-  const std::string what = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
-  const std::string fits =
+  const std::string ranks_text = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
+  const std::string suited_text =
       chosen.train_batch == 0 ? "" : cat(" (it suits ", rank_counts_text(chosen.data_ranks), ")");
-  const int64_t lone = e.version == 0.2 ? elastic_batch_for_ranks(e, ranks) : 0;
+  const int64_t separate_batch = e.version == 0.2 ? elastic_batch_for_ranks(e, ranks) : 0;
   const std::string degrees = model_degrees(r.config.parallel);
-  if (lone == 0)
+  if (separate_batch == 0)
     r.error("elasticity.enabled",
-            cat(what, " cannot share train_batch_size ", chosen.train_batch, fits),
+            cat(ranks_text, " cannot share train_batch_size ", chosen.train_batch, suited_text),
             cat("start one of these numbers of ", degrees.empty() ? "ranks" : "data-parallel ranks",
                 degrees.empty() ? "" : cat(" × ", degrees),
                 ", or change max_train_batch_size or micro_batch_sizes"));
   else
     r.notice("elasticity.enabled",
-             cat(what, " cannot share train_batch_size ", chosen.train_batch, fits,
-                 "; as in DeepSpeed, version 0.2 then uses train_batch_size ", lone,
+             cat(ranks_text, " cannot share train_batch_size ", chosen.train_batch, suited_text,
+                 "; as in DeepSpeed, version 0.2 then uses train_batch_size ", separate_batch,
                  " for this number of ranks only"));
-  return lone;
+  return separate_batch;
 }
 
 struct ChosenBatch {
-  int64_t total, micro, steps;
+  int64_t total, micro, accumulation;
 };
 
 /// Compares the written batch keys with elasticity's choice: equal values are redundant, other
 /// values contradict it.
-void compare_written(ResolveState& r, const ChosenBatch& choice) {
+void compare_batch_keys(ResolveState& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {
     return r.is_written(key) && written != chosen;
@@ -142,11 +142,11 @@ void compare_written(ResolveState& r, const ChosenBatch& choice) {
   const bool other =
       differs("train_batch_size", c.train_batch_size, choice.total) ||
       differs("train_micro_batch_size_per_gpu", c.train_micro_batch_size_per_gpu, choice.micro) ||
-      differs("gradient_accumulation_steps", c.gradient_accumulation_steps, choice.steps);
+      differs("gradient_accumulation_steps", c.gradient_accumulation_steps, choice.accumulation);
   if (!other) return;
   const std::string says =
       cat("elasticity chooses train_batch_size ", choice.total, " = micro ", choice.micro,
-          " × accumulation ", choice.steps, " × data-parallel ", c.parallel.data);
+          " × accumulation ", choice.accumulation, " × data-parallel ", c.parallel.data);
   if (c.elasticity.ignore_non_elastic_batch_info)
     r.notice("elasticity.enabled", says + "; the batch keys are ignored");
   else
@@ -154,7 +154,7 @@ void compare_written(ResolveState& r, const ChosenBatch& choice) {
             "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
 }
 
-std::optional<ChosenBatch> choose(ResolveState& r) {
+std::optional<ChosenBatch> choose_batch(ResolveState& r) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
   const ElasticBatch chosen = choose_elastic_batch(e);
@@ -178,16 +178,16 @@ void resolve_elasticity(ResolveState& r) {
   Config& c = r.config;
   for (const char* key :
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
-    r.decided.insert(key);
+    r.decided_keys.insert(key);
   const bool sound =
       check_needed_keys(r) && check_model_ranks(r) && check_version(r) && check_limits(r);
   if (!sound) return;
-  const std::optional<ChosenBatch> choice = choose(r);
+  const std::optional<ChosenBatch> choice = choose_batch(r);
   if (!choice) return;
-  compare_written(r, *choice);
+  compare_batch_keys(r, *choice);
   c.train_batch_size = choice->total;
   c.train_micro_batch_size_per_gpu = choice->micro;
-  c.gradient_accumulation_steps = choice->steps;
+  c.gradient_accumulation_steps = choice->accumulation;
 }
 
 }  // namespace ftrun

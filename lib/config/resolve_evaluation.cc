@@ -33,7 +33,7 @@ void check_set_names(ResolveState& r) {
 }
 
 void check_metric(ResolveState& r, const std::string& key, const std::string& metric) {
-  if (metric.empty() || evaluation_metric(r.config.data, metric)) return;
+  if (metric.empty() || find_evaluation_metric(r.config.data, metric)) return;
   const std::vector<std::string> names = metric_names(r.config.data);
   r.error(key, cat(key, ": there is no metric ", '"', metric, '"'),
           names.empty()
@@ -64,7 +64,7 @@ void check_interval(ResolveState& r) {
 void resolve_best_mode(ResolveState& r) {
   if (!r.is_undecided("checkpoint.keep_best.mode")) return;
   KeepBestConfig& best = r.config.checkpoint.keep_best;
-  const auto metric = evaluation_metric(r.config.data, best.metric);
+  const auto metric = find_evaluation_metric(r.config.data, best.metric);
   best.mode = metric && larger_is_better(*metric) ? BestMode::kMax : BestMode::kMin;
 }
 

@@ -36,7 +36,7 @@ struct ResolveState {
   Problems& problems;
   std::vector<ResolvedLine>& lines;
   /// Paths of "auto" keys that a step has decided.
-  std::set<std::string> decided;
+  std::set<std::string> decided_keys;
 
   bool is_written(const std::string& path) const { return config.origins.is_written(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
@@ -49,12 +49,13 @@ struct ResolveState {
   void decide(const std::string& path, T& member, std::type_identity_t<T> value,
               const std::string& reason) {
     member = value;
-    record(path, decision_text(member), reason);
+    record_decision(path, decision_text(member), reason);
   }
   /// Records that the key at `path` is decided, and adds the line "auto: key = value (reason)" or,
   /// for a key that was not written, "default: ...". `value` is the text of a value that another
   /// step has set.
-  void record(const std::string& path, const std::string& value, const std::string& reason);
+  void record_decision(const std::string& path, const std::string& value,
+                       const std::string& reason);
 };
 
 // The functions below are the steps of resolve(). They run in this order, and each reads the
@@ -113,7 +114,7 @@ void resolve_zero(ResolveState& r);
 // resolve.cc
 /// Reports each "auto" key that no step has decided, with the default that it has already. Changes
 /// no value.
-void resolve_remaining(ResolveState& r);
+void report_undecided_keys(ResolveState& r);
 
 // resolve_checks.cc
 void check_contradictions(ResolveState& r);

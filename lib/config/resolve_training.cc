@@ -14,11 +14,12 @@ namespace {
 
 /// Refuses a key of optimizer or scheduler and its counterpart in train if both are written with
 /// different values.
-void refuse_unequal(ResolveState& r, const std::string& path, double value, const std::string& own,
-                    double own_value) {
-  if (r.is_written(path) && r.is_written(own) && value != own_value)
+void refuse_unequal(ResolveState& r, const std::string& path, double value,
+                    const std::string& train_path, double train_value) {
+  if (r.is_written(path) && r.is_written(train_path) && value != train_value)
     r.error(path,
-            cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
+            cat(path, " ", number_text(value), " contradicts ", train_path, " ",
+                number_text(train_value)),
             cat("keep one of the two, or write \"auto\" for ", path));
 }
 
@@ -38,7 +39,7 @@ void decide_learning_rate(ResolveState& r) {
 
 /// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
 /// train also has.
-void default_parameters(ResolveState& r) {
+void apply_optimizer_defaults(ResolveState& r) {
   OptimizerConfig& config = r.config.optimizer;
   const OptimizerTraits& optimizer = optimizer_traits(config.type);
   for (const Hyperparameter& parameter : optimizer.parameters) {
@@ -60,12 +61,13 @@ void resolve_train(ResolveState& r) {
             "keep one of the two");
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;
-    if (r.context.for_training) r.record("train.epochs", "1", "neither steps nor epochs is given");
+    if (r.context.for_training)
+      r.record_decision("train.epochs", "1", "neither steps nor epochs is given");
   }
   if (r.is_auto("train.steps") && train.steps == 0)
-    r.record("train.steps", "0", "unset: train.epochs counts");
+    r.record_decision("train.steps", "0", "unset: train.epochs counts");
   if (r.is_auto("train.epochs") && train.epochs == 0)
-    r.record("train.epochs", "0", "unset: train.steps counts");
+    r.record_decision("train.epochs", "0", "unset: train.steps counts");
   const std::string exempt = "train.weight_decay_exempt";
   if (r.is_undecided(exempt)) {
     const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
@@ -110,15 +112,15 @@ void resolve_optimizer(ResolveState& r) {
     r.decide(decay, optimizer.weight_decay, train.weight_decay, "train.weight_decay");
   else if (!r.is_written(decay))
     optimizer.weight_decay = train.weight_decay;
-  default_parameters(r);
+  apply_optimizer_defaults(r);
   if (r.config.origins.find("optimizer") == nullptr)
     r.lines.push_back(
         {"optimizer", cat("default: optimizer = ", name_of(optimizer.type), ", lr ",
                           number_text(optimizer.lr), ", weight decay ",
                           number_text(optimizer.weight_decay), " (no optimizer section)")});
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
-    r.record("gradient_clipping", number_text(r.config.gradient_clipping),
-             "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
+    r.record_decision("gradient_clipping", number_text(r.config.gradient_clipping),
+                      "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
   train.learning_rate = optimizer.lr;
   train.weight_decay = optimizer.weight_decay;
 }
@@ -153,7 +155,7 @@ void resolve_warmup(ResolveState& r) {
   train.warmup_steps = scheduler.warmup_num_steps;
 }
 
-void resolve_rates(ResolveState& r) {
+void resolve_warmup_max_lr(ResolveState& r) {
   SchedulerConfig& scheduler = r.config.scheduler;
   const std::string path = "scheduler.params.warmup_max_lr";
   if (r.is_auto(path)) {
@@ -165,30 +167,30 @@ void resolve_rates(ResolveState& r) {
   }
 }
 
-void resolve_total(ResolveState& r) {
+void resolve_total_steps(ResolveState& r) {
   SchedulerConfig& scheduler = r.config.scheduler;
   const std::string path = "scheduler.params.total_num_steps";
   if (scheduler.total_num_steps != 0) return;
   if (r.config.train.steps != 0)
     r.decide(path, scheduler.total_num_steps, r.config.train.steps, "the run's steps");
   else
-    r.record(path, "null", "known when the data is counted");
+    r.record_decision(path, "null", "known when the data is counted");
 }
 
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
 /// length.
-void report_decay(ResolveState& r) {
+void report_short_decay(ResolveState& r) {
   const SchedulerConfig& scheduler = r.config.scheduler;
   const int64_t steps = r.config.train.steps;
   if (scheduler.total_num_steps < steps)
     r.notice("scheduler.params.total_num_steps",
              cat("scheduler: total_num_steps ", scheduler.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ",
-                 number_text(last_rate(scheduler, r.config.optimizer))),
+                 number_text(final_learning_rate(scheduler, r.config.optimizer))),
              "remove total_num_steps for a schedule as long as the run");
 }
 
-void report_rise(ResolveState& r) {
+void report_unfinished_warmup(ResolveState& r) {
   const SchedulerConfig& scheduler = r.config.scheduler;
   const int64_t steps = r.config.train.steps;
   const std::string text = steps == 0 ? "" : unfinished_warmup_text(scheduler, steps);
@@ -210,7 +212,7 @@ void resolve_cycle(ResolveState& r) {
     scheduler.cycle_second_stair_count = scheduler.cycle_first_stair_count;
 }
 
-void resolve_min_lr(ResolveState& r) {
+void check_min_lr(ResolveState& r) {
   const bool as_share = r.is_written("scheduler.params.min_lr_rate"),
              as_rate = r.is_written("scheduler.params.min_lr");
   if (!as_share && !as_rate)
@@ -222,7 +224,7 @@ void resolve_min_lr(ResolveState& r) {
             "scheduler.params.min_lr_rate and min_lr exclude each other", "keep one of the two");
 }
 
-void resolve_polynomial(ResolveState& r) {
+void check_lr_end(ResolveState& r) {
   const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
   if (end < lr) return;
   r.error(r.is_written("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
@@ -245,13 +247,13 @@ void resolve_stable_decay(ResolveState& r) {
 }
 
 /// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.
-void resolve_total_of_parts(ResolveState& r) {
+void resolve_stable_decay_steps(ResolveState& r) {
   SchedulerConfig& scheduler = r.config.scheduler;
   if (scheduler.num_stable_steps >= 0) {
     scheduler.total_num_steps =
         scheduler.warmup_num_steps + scheduler.num_stable_steps + scheduler.num_decay_steps;
   } else {
-    resolve_total(r);
+    resolve_total_steps(r);
     if (scheduler.total_num_steps != 0 &&
         scheduler.warmup_num_steps + scheduler.num_decay_steps > scheduler.total_num_steps)
       r.error("scheduler.params.num_decay_steps",
@@ -267,16 +269,16 @@ void resolve_keys_of_type(ResolveState& r) {
   switch (scheduler.type) {
     case SchedulerType::kWarmupLR:
     case SchedulerType::kWarmupDecayLR:
-      return resolve_rates(r);
+      return resolve_warmup_max_lr(r);
     case SchedulerType::kOneCycle:
       return resolve_cycle(r);
     case SchedulerType::kCosineWithRestarts:
       if (!r.is_written("scheduler.params.num_cycles")) scheduler.num_cycles = 1.0;
       return;
     case SchedulerType::kCosineWithMinLr:
-      return resolve_min_lr(r);
+      return check_min_lr(r);
     case SchedulerType::kPolynomial:
-      return resolve_polynomial(r);
+      return check_lr_end(r);
     case SchedulerType::kWarmupStableDecay:
       return resolve_stable_decay(r);
     case SchedulerType::kConstant:
@@ -291,12 +293,12 @@ void resolve_keys_of_type(ResolveState& r) {
 }
 
 /// Decides the last step of a schedule that has an end.
-void resolve_end(ResolveState& r) {
+void resolve_last_step(ResolveState& r) {
   if (r.config.scheduler.type == SchedulerType::kWarmupStableDecay)
-    resolve_total_of_parts(r);
+    resolve_stable_decay_steps(r);
   else
-    resolve_total(r);
-  if (r.config.scheduler.total_num_steps != 0) report_decay(r);
+    resolve_total_steps(r);
+  if (r.config.scheduler.total_num_steps != 0) report_short_decay(r);
 }
 
 /// Checks the warm-up's type: DeepSpeed's types accept only log and linear.
@@ -315,8 +317,8 @@ void resolve_bucket(ResolveState& r, const std::string& key, int64_t& value, int
   const std::string path = "zero_optimization." + key;
   if (!r.is_auto(path)) return;
   if (hidden == 0) {
-    r.record(path, std::to_string(value),
-             cat("its default; ", formula, " once the model is known"));
+    r.record_decision(path, std::to_string(value),
+                      cat("its default; ", formula, " once the model is known"));
     return;
   }
   r.decide(path, value, from_hidden, cat(formula, ", hidden size ", hidden));
@@ -344,8 +346,8 @@ void resolve_scheduler(ResolveState& r) {
   if (traits_of(scheduler.type).warms_up) resolve_warmup(r);
   resolve_keys_of_type(r);
   check_warmup_type(r);
-  if (traits_of(scheduler.type).has_total) resolve_end(r);
-  report_rise(r);
+  if (traits_of(scheduler.type).has_total) resolve_last_step(r);
+  report_unfinished_warmup(r);
   if (!written)
     r.lines.push_back(
         {"scheduler", cat("default: scheduler = constant after ", scheduler.warmup_num_steps,
@@ -367,8 +369,9 @@ void resolve_zero(ResolveState& r) {
   }
   if (!r.is_written("zero_optimization.overlap_comm")) zero.overlap_comm = zero.stage == 3;
   if (zero.stage == 3 && !r.is_written("zero_optimization.max_reuse_distance"))
-    r.record("zero_optimization.max_reuse_distance", std::to_string(zero.max_reuse_distance),
-             "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
+    r.record_decision(
+        "zero_optimization.max_reuse_distance", std::to_string(zero.max_reuse_distance),
+        "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
 }
 
 }  // namespace ftrun

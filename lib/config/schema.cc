@@ -36,7 +36,7 @@ const Schema& Schema::get() {
   return schema;
 }
 
-Field SectionKeyRows::plain(const char* name, FieldType type, const char* doc) const {
+Field SectionKeyRows::make_field(const char* name, FieldType type, const char* doc) const {
   Field field;
   field.section = path_;
   field.name = name;
@@ -46,12 +46,12 @@ Field SectionKeyRows::plain(const char* name, FieldType type, const char* doc) c
   return field;
 }
 
-Field& SectionKeyRows::stored(const char* name, FieldType type,
-                              std::span<const std::string_view> choices, const char* doc,
-                              std::function<void(Config&, const FieldValue&)> store,
-                              std::function<FieldValue(const Config&)> load) {
+Field& SectionKeyRows::add_stored_key(const char* name, FieldType type,
+                                      std::span<const std::string_view> choices, const char* doc,
+                                      std::function<void(Config&, const FieldValue&)> store,
+                                      std::function<FieldValue(const Config&)> load) {
   static const Config defaults;
-  Field field = plain(name, type, doc);
+  Field field = make_field(name, type, doc);
   for (const std::string_view choice : choices)
     if (!choice.starts_with("torch.")) field.choices.emplace_back(choice);
   field.store = std::move(store);
@@ -60,27 +60,27 @@ Field& SectionKeyRows::stored(const char* name, FieldType type,
   return schema_.add(std::move(field));
 }
 
-Field& SectionKeyRows::checked_value(const char* name, FieldType type, FieldValue default_value,
-                                     const char* doc) {
-  Field field = plain(name, type, doc);
+Field& SectionKeyRows::add_checked_key(const char* name, FieldType type, FieldValue default_value,
+                                       const char* doc) {
+  Field field = make_field(name, type, doc);
   field.default_value = std::move(default_value);
   return schema_.add(std::move(field)).notice();
 }
 
 Field& SectionKeyRows::checked_choice(const char* name, std::vector<std::string> choices,
                                       const char* doc) {
-  Field& field = checked_value(name, FieldType::kChoice, choices.front(), doc);
+  Field& field = add_checked_key(name, FieldType::kChoice, choices.front(), doc);
   field.choices = std::move(choices);
   return field;
 }
 
 Field& SectionKeyRows::any_value(const char* name, const char* doc) {
-  return checked_value(name, FieldType::kAnyValue, std::string(), doc);
+  return add_checked_key(name, FieldType::kAnyValue, std::string(), doc);
 }
 
 void index_schema(Schema& schema) {
   const auto put = [&](const Field& field, const std::string& name, size_t i) {
-    const bool fresh = schema.by_path_.emplace(joined_key(field.section, name), i).second;
+    const bool fresh = schema.by_path_.emplace(join_key(field.section, name), i).second;
     require(fresh, "each row of the schema has a name of its own");
   };
   for (size_t i = 0; i < schema.fields_.size(); ++i) {
@@ -93,7 +93,7 @@ void index_schema(Schema& schema) {
 const Field* Schema::find(const std::string& section, const std::string& name) const {
   // A dot in a written key must not select a key of another section.
   if (name.find('.') != std::string::npos) return nullptr;
-  const auto it = by_path_.find(joined_key(section, name));
+  const auto it = by_path_.find(join_key(section, name));
   return it == by_path_.end() ? nullptr : &fields_[it->second];
 }
 
@@ -148,8 +148,8 @@ void Schema::add_section(Section section) {
   sections_.push_back(std::move(section));
 }
 
-void Schema::add_legacy(std::string section, std::string name, std::string why) {
-  legacy_.push_back({std::move(section), std::move(name), std::move(why)});
+void Schema::add_legacy(std::string section, std::string name, std::string reason) {
+  legacy_.push_back({std::move(section), std::move(name), std::move(reason)});
 }
 
 FieldValue effective_value(const Config& config, const Field& field) {

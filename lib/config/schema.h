@@ -103,7 +103,7 @@ struct Field {
   KeyOrigin origin = KeyOrigin::kFtrun;
   KeySupport support = KeySupport::kApply;
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
-  std::string why;
+  std::string no_effect_reason;
   std::vector<std::string> aliases;
   bool zero_means_unset = false;            // the member's 0 means "not written": printed as null
   /// The largest number that is accepted like the default (kRefuseUnlessDefault).
@@ -134,7 +134,7 @@ struct Field {
   Field& in_unit(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
   Field& notice(const char* reason = "") {
-    return why = reason, support = KeySupport::kNotice, *this;
+    return no_effect_reason = reason, support = KeySupport::kNotice, *this;
   }
   Field& implemented() { return support = KeySupport::kApply, *this; }
   Field& refuse() { return support = KeySupport::kRefuse, *this; }
@@ -186,7 +186,7 @@ struct Section {
 struct LegacyKey {
   std::string section;
   std::string name;
-  std::string why;
+  std::string reason;
 };
 
 /// Schema holds every key that ftrun accepts, in the order of the docs.
@@ -212,7 +212,7 @@ class Schema {
 
   Field& add(Field field);
   void add_section(Section section);
-  void add_legacy(std::string section, std::string name, std::string why);
+  void add_legacy(std::string section, std::string name, std::string reason);
 
  private:
   std::vector<Field> fields_;
@@ -226,7 +226,7 @@ void index_schema(Schema& schema);
 
 /// Sets a member from its key's value; a word that is not one of the choices changes nothing.
 template <typename T>
-void from_value(T& member, const FieldValue& value) {
+void set_from_value(T& member, const FieldValue& value) {
   if constexpr (std::is_enum_v<T>) {
     const auto& name = std::get<std::string>(value);
     for (size_t i = 0; i < EnumNames<T>::kNames.size(); ++i)

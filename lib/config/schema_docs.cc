@@ -135,13 +135,13 @@ std::string does_text(const Field& field) {
   return is_only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
 }
 
-std::string cell(std::string text) {
+std::string escape_cell(std::string text) {
   for (size_t i = text.find('|'); i != std::string::npos; i = text.find('|', i + 2))
     text.replace(i, 1, "\\|");
   return text;
 }
 
-std::string row(const Field& field) {
+std::string field_row(const Field& field) {
   std::string type = type_text(field);
   for (const std::string& part : {range_column(field), field.unit})
     if (!part.empty()) type += ", " + part;
@@ -149,15 +149,17 @@ std::string row(const Field& field) {
   if (!field.aliases.empty())
     doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
   if (!field.types.empty()) doc += cat(doc.empty() ? "" : " ", "(", join(field.types, ", "), ")");
-  if (!field.why.empty()) doc += cat(doc.empty() ? "" : " ", "No effect: ", field.why, ".");
-  return cat("| `", field.name, "` | ", cell(type), " | ", cell(default_text(field)), " | ",
-             does_text(field), " | ", cell(doc), " |\n");
+  if (!field.no_effect_reason.empty())
+    doc += cat(doc.empty() ? "" : " ", "No effect: ", field.no_effect_reason, ".");
+  return cat("| `", field.name, "` | ", escape_cell(type), " | ", escape_cell(default_text(field)),
+             " | ", does_text(field), " | ", escape_cell(doc), " |\n");
 }
 
-std::string table(const std::string& section, KeyOrigin origin, bool any_origin) {
+std::string section_table(const std::string& section, KeyOrigin origin, bool any_origin) {
   std::string rows;
   for (const Field& field : Schema::get().fields())
-    if (field.section == section && (any_origin || field.origin == origin)) rows += row(field);
+    if (field.section == section && (any_origin || field.origin == origin))
+      rows += field_row(field);
   if (rows.empty()) return "";
   return "| key | value | default | does | meaning |\n|---|---|---|---|---|\n" + rows + "\n";
 }
@@ -170,10 +172,10 @@ std::string section_chapter(const Section& section) {
                                 ? ""
                                 : cat(" A plain value is its `", section.shorthand_key, "`.");
   return cat("### `", section.path, "`\n\n", section.doc, plain, does, "\n\n",
-             table(section.path, section.origin, true));
+             section_table(section.path, section.origin, true));
 }
 
-std::string sections_of(KeyOrigin origin) {
+std::string section_chapters(KeyOrigin origin) {
   std::string out;
   for (const Section& section : Schema::get().sections())
     if (section.origin == origin) out += section_chapter(section);
@@ -185,8 +187,8 @@ std::string legacy_chapter() {
       "## Keys of older and other programs\n\nAccepted with a notice, without effect "
       "unless said.\n\n| key | why |\n|---|---|\n";
   for (const LegacyKey& key : Schema::get().legacy())
-    out +=
-        cat("| `", key.section.empty() ? "" : key.section + ".", key.name, "` | ", key.why, " |\n");
+    out += cat("| `", key.section.empty() ? "" : key.section + ".", key.name, "` | ", key.reason,
+               " |\n");
   return out;
 }
 
@@ -332,7 +334,8 @@ Json section_schema(const std::string& path) {
   }
   add_inner_sections(properties, path);
   for (const LegacyKey& key : Schema::get().legacy())
-    if (key.section == path) properties[key.name] = {{"description", "Without effect: " + key.why}};
+    if (key.section == path)
+      properties[key.name] = {{"description", "Without effect: " + key.reason}};
   return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
 }
 
@@ -355,10 +358,11 @@ std::string surface_line(const Field& field) {
 
 std::string config_markdown() {
   std::string out(kIntroduction);
-  out += "\n## ftrun's own keys\n\n### Top level\n\n" + table("", KeyOrigin::kFtrun, false);
-  out += sections_of(KeyOrigin::kFtrun);
-  out += "## DeepSpeed's keys\n\n### Top level\n\n" + table("", KeyOrigin::kDeepSpeed, false);
-  out += sections_of(KeyOrigin::kDeepSpeed);
+  out += "\n## ftrun's own keys\n\n### Top level\n\n" + section_table("", KeyOrigin::kFtrun, false);
+  out += section_chapters(KeyOrigin::kFtrun);
+  out +=
+      "## DeepSpeed's keys\n\n### Top level\n\n" + section_table("", KeyOrigin::kDeepSpeed, false);
+  out += section_chapters(KeyOrigin::kDeepSpeed);
   return out + legacy_chapter();
 }
 

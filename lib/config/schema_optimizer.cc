@@ -21,7 +21,7 @@ std::string defaults_by_type(const Hyperparameter& parameter) {
   for (size_t i = 0; i < kNamedOptimizers; ++i) {
     const auto type = static_cast<OptimizerType>(i);
     const double own = optimizer_traits(type).defaults.*(*member);
-    if (optimizer_traits(type).has(parameter.name) && own != usual)
+    if (optimizer_traits(type).has_parameter(parameter.name) && own != usual)
       others.push_back(cat(name_of(type), " ", number_text(own)));
   }
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
@@ -31,7 +31,7 @@ std::string defaults_by_type(const Hyperparameter& parameter) {
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
-    if (const auto type = static_cast<OptimizerType>(i); optimizer_traits(type).offered())
+    if (const auto type = static_cast<OptimizerType>(i); optimizer_traits(type).is_offered())
       offered.emplace_back(name_of(type));
   for (const auto& [alias, name, sets] : optimizer_aliases())
     if (std::find(offered.begin(), offered.end(), name) != offered.end())
@@ -47,12 +47,13 @@ void declare_parameter(OptimizerRows& params, const Hyperparameter& parameter) {
   Field& field =
       *std::visit([&](auto member) { return &params.key(parameter.name, member, parameter.doc); },
                   parameter.member);
-  field.bounds = {
-      .min = parameter.least, .max = parameter.bound, .excludes_max = parameter.bound.has_value()};
+  field.bounds = {.min = parameter.minimum,
+                  .max = parameter.upper_bound,
+                  .excludes_max = parameter.upper_bound.has_value()};
   field.default_text = defaults_by_type(parameter);
   if (std::string_view(parameter.name) == hyperparameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
-  const Types types = types_with(parameter.name);
+  const Types types = types_with_parameter(parameter.name);
   // A key that all types except PyTorch's classes have needs no list of types.
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
@@ -125,7 +126,8 @@ void declare_optimizer(Schema& s) {
   for (const Hyperparameter& parameter : all_hyperparameters())
     declare_parameter(params, parameter);
   // These keys of DeepSpeed are checked but not kept.
-  const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
+  const Types adam_like = types_with_parameter("bias_correction"),
+              lamb_like = types_with_parameter("max_coeff");
   params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels also refuse it.")
       .refuse_unless_default()
       .for_types(adam_like);

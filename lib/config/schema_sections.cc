@@ -3,7 +3,7 @@
 namespace ftrun {
 namespace {
 
-SectionKeyRows ignored(Schema& s, const char* path, const char* doc) {
+SectionKeyRows add_ignored_section(Schema& s, const char* path, const char* doc) {
   return section(s, {.path = path, .doc = doc, .origin = kDs, .support = KeySupport::kNotice});
 }
 
@@ -115,24 +115,25 @@ void declare_monitors(Schema& s) {
   wandb.key("project", &WandbConfig::project, "Project of Weights & Biases.").or_null();
 
   auto tensorboard =
-      ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
+      add_ignored_section(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
   tensorboard.checked_only<bool>("enabled", false, "Writes event files.");
   tensorboard.any_value("output_path", "Folder of the event files.");
   tensorboard.any_value("job_name", "Folder inside output_path.");
-  auto comet = ignored(s, "comet", "DeepSpeed's metrics for Comet.");
+  auto comet = add_ignored_section(s, "comet", "DeepSpeed's metrics for Comet.");
   comet.checked_only<bool>("enabled", false, "Sends metrics to Comet.");
   comet.checked_only<int64_t>("samples_log_interval", 100, "Sequences between two metrics.");
   for (const char* name :
        {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
     comet.any_value(name, "A setting of Comet's client.");
 
-  auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
+  auto comms =
+      add_ignored_section(s, "comms_logger", "ftrun counts bytes of every collective itself.");
   comms.checked_only<bool>("enabled", false, "Records collectives.");
   comms.checked_only<bool>("verbose", false, "Prints each collective.");
   comms.checked_only<bool>("prof_all", true, "Records all collectives.");
   comms.any_value("prof_ops", "Names of the collectives that are recorded.");
   comms.checked_only<bool>("debug", false, "Adds the calling function to each record.");
-  auto flops = ignored(s, "flops_profiler", "DeepSpeed's count of operations.");
+  auto flops = add_ignored_section(s, "flops_profiler", "DeepSpeed's count of operations.");
   flops.checked_only<bool>("enabled", false, "Counts operations.");
   flops.checked_only<double>("recompute_fwd_factor", 0.0,
                              "Share of the forward pass that backward recomputes.");
@@ -141,15 +142,15 @@ void declare_monitors(Schema& s) {
   flops.checked_only<int64_t>("top_modules", 1, "Modules that the report lists at each depth.");
   flops.checked_only<bool>("detailed", true, "Reports every module.");
   flops.any_value("output_file", "File of the report.");
-  ignored(s, "timers", "Timers of DeepSpeed.");
-  auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
+  add_ignored_section(s, "timers", "Timers of DeepSpeed.");
+  auto throughput = add_ignored_section(s, "timers.throughput", "Throughput timer.");
   throughput.checked_only<bool>("enabled", true, "Measures sequences per second.");
   throughput.checked_only<bool>("synchronized", true,
                                 "Waits for the device before each measurement.");
 }
 
 void declare_compile(Schema& s) {
-  auto compile = ignored(s, "compile", "DeepCompile: speed only.");
+  auto compile = add_ignored_section(s, "compile", "DeepCompile: speed only.");
   for (const char* name :
        {"deepcompile", "free_activation", "offload_activation", "offload_opt_states",
         "symmetric_memory", "debug_log", "offload_parameters", "sync_before_reduce",
@@ -295,8 +296,8 @@ void declare_deepspeed_sections(Schema& s) {
 
 void declare_legacy(Schema& s) {
   const auto add = [&](const char* section, std::initializer_list<const char*> names,
-                       const char* why) {
-    for (const char* name : names) s.add_legacy(section, name, why);
+                       const char* reason) {
+    for (const char* name : names) s.add_legacy(section, name, reason);
   };
   add("fp16", {"opt_level", "type", "fp16", "fp16_scale_tolerance"},
       "an old key that DeepSpeed no longer reads");

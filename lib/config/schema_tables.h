@@ -92,20 +92,21 @@ class SectionKeyRows {
   /// Adds a key that is checked but not kept.
   template <typename T>
   Field& checked_only(const char* name, const T& default_value, const char* doc) {
-    return checked_value(name, field_type<T>(), to_value(default_value), doc);
+    return add_checked_key(name, field_type<T>(), to_value(default_value), doc);
   }
   Field& checked_choice(const char* name, std::vector<std::string> choices, const char* doc);
   /// Adds a key that may have any content.
   Field& any_value(const char* name, const char* doc);
 
  protected:
-  Field& stored(const char* name, FieldType type, std::span<const std::string_view> choices,
-                const char* doc, std::function<void(Config&, const FieldValue&)> store,
-                std::function<FieldValue(const Config&)> load);
+  Field& add_stored_key(const char* name, FieldType type, std::span<const std::string_view> choices,
+                        const char* doc, std::function<void(Config&, const FieldValue&)> store,
+                        std::function<FieldValue(const Config&)> load);
 
  private:
-  Field& checked_value(const char* name, FieldType type, FieldValue default_value, const char* doc);
-  Field plain(const char* name, FieldType type, const char* doc) const;
+  Field& add_checked_key(const char* name, FieldType type, FieldValue default_value,
+                         const char* doc);
+  Field make_field(const char* name, FieldType type, const char* doc) const;
 
   Schema& schema_;
   std::string path_;
@@ -125,9 +126,11 @@ class KeyRows : public SectionKeyRows {
   Field& key(const char* name, T Struct::*member, const char* doc) {
     std::span<const std::string_view> choices;
     if constexpr (std::is_enum_v<T>) choices = EnumNames<T>::kNames;
-    return stored(
+    return add_stored_key(
         name, field_type<T>(), choices, doc,
-        [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
+        [part = part_, member](Config& c, const FieldValue& v) {
+          set_from_value(part(c).*member, v);
+        },
         // The accessor only returns a reference and changes nothing, so one accessor serves const
         // and mutable Configs.
         [part = part_, member](const Config& c) {

@@ -73,7 +73,7 @@ constexpr Synonym kSynonyms[] = {
     {"ep", "parallel.expert"},
 };
 
-std::string foreign_word(const std::string& section, const std::string& key) {
+std::string find_synonym(const std::string& section, const std::string& key) {
   if (section == "train" && key == "lr") return "learning_rate";
   if (section == "optimizer.params" && key == "learning_rate") return "lr";
   std::string word = key;
@@ -87,7 +87,8 @@ std::string foreign_word(const std::string& section, const std::string& key) {
   return "";
 }
 
-std::string containing(const std::string& word, const std::vector<std::string>& candidates) {
+std::string find_containing_key(const std::string& word,
+                                const std::vector<std::string>& candidates) {
   if (word.size() < 4) return "";
   for (const std::string& name : candidates)
     if (name.find(word) != std::string::npos) return name;
@@ -99,7 +100,7 @@ std::string find_similar_elsewhere(const std::string& section, const std::string
   std::vector<std::string> names;
   for (const Field& field : Schema::get().fields())
     if (field.section != section) names.push_back(field.name);
-  const std::string name = nearest(key, names);
+  const std::string name = closest_match(key, names);
   if (name.empty() || edit_distance(key, name) > 2) return "";
   return Schema::get().paths_named(name).front();
 }
@@ -109,15 +110,15 @@ std::string find_similar_elsewhere(const std::string& section, const std::string
 std::string key_suggestion(const std::string& section, const std::string& key,
                            const std::vector<std::string>& candidates) {
   const Schema& schema = Schema::get();
-  std::string near = nearest(key, candidates);
+  std::string near = closest_match(key, candidates);
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);
-  if (const std::string meant = foreign_word(section, key); !meant.empty())
+  if (const std::string meant = find_synonym(section, key); !meant.empty())
     return did_you_mean(meant);
   // A similar key in the section that the user wrote is more likely than the same name elsewhere.
   const auto elsewhere = schema.paths_named(key);
   if (!elsewhere.empty() && (section.empty() || near.empty()))
     return did_you_mean(elsewhere.front());
-  if (near.empty()) near = containing(key, candidates);
+  if (near.empty()) near = find_containing_key(key, candidates);
   if (near.empty()) near = find_similar_elsewhere(section, key);
   return did_you_mean(near);
 }

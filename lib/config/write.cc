@@ -24,7 +24,7 @@ std::string float_text(double value) {
 
 /// Returns whether a text may be written without quotes: no YAML reader can take it for anything
 /// else.
-bool plain_word(const std::string& text) {
+bool is_plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
   static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no", "on",
                                                   "off",  "y",     "n",    "nan", "inf"};
@@ -38,7 +38,7 @@ bool plain_word(const std::string& text) {
   return std::find(kReserved.begin(), kReserved.end(), lower) == kReserved.end();
 }
 
-std::string quoted(const std::string& text) {
+std::string quote(const std::string& text) {
   static constexpr std::string_view kHex = "0123456789abcdef";
   std::string out;
   for (char c : text) {
@@ -69,14 +69,14 @@ bool is_zero(const FieldValue& value) {
   return false;
 }
 
-/// Line is what a file says about a key: its value, and a comment or "".
-struct Line {
+/// KeyLine is what a file says about a key: its value, and a comment or "".
+struct KeyLine {
   std::string value, comment;
 };
-using Lines = std::map<const Field*, Line>;
+using KeyLines = std::map<const Field*, KeyLine>;
 
 /// Formats a value; if 0 means that the key is not written, 0 is formatted as null.
-std::string text_of(const Field& field, const FieldValue& value) {
+std::string field_value_text(const Field& field, const FieldValue& value) {
   return field.zero_means_unset && is_zero(value) ? "null" : yaml_text(value);
 }
 
@@ -93,14 +93,14 @@ bool suits_type(const Field& field, const Config& config) {
 std::string source_text(const Field& field, const FieldValue& value, const Origins& origins) {
   const Origin* origin = origins.find(field.path());
   if (origin == nullptr) return value != field.default_value ? "derived" : "";
-  const std::string position = on_one_line(to_text(origin->at));
+  const std::string position = to_one_line(to_text(origin->at));
   return origin->is_auto ? cat("auto at ", position) : position;
 }
 
 /// SectionWriter writes the keys that have a line, one section after another.
 class SectionWriter {
  public:
-  explicit SectionWriter(const Lines& lines) : lines_(lines) {}
+  explicit SectionWriter(const KeyLines& lines) : lines_(lines) {}
 
   std::string write() {
     write_section("", 0);
@@ -133,7 +133,7 @@ class SectionWriter {
     });
   }
 
-  const Lines& lines_;
+  const KeyLines& lines_;
   std::string out_;
 };
 
@@ -150,7 +150,7 @@ std::string yaml_text(const FieldValue& value) {
         else if constexpr (std::is_same_v<T, double>)
           return float_text(v);
         else if constexpr (std::is_same_v<T, std::string>)
-          return plain_word(v) ? v : quoted(v);
+          return is_plain_word(v) ? v : quote(v);
         else
           return list_text(v);
       },
@@ -158,25 +158,26 @@ std::string yaml_text(const FieldValue& value) {
 }
 
 std::string effective_yaml(const Config& config) {
-  Lines lines;
+  KeyLines lines;
   for (const Field& field : Schema::get().fields()) {
     if (!field.load || is_switched_off(config, field) || !suits_type(field, config)) continue;
     const FieldValue value = effective_value(config, field);
-    lines[&field] = {text_of(field, value), source_text(field, value, config.origins)};
+    lines[&field] = {field_value_text(field, value), source_text(field, value, config.origins)};
   }
   return SectionWriter(lines).write();
 }
 
 std::string written_yaml(const WrittenConfig& config,
                          const std::map<std::string, std::string>& comments) {
-  Lines lines;
+  KeyLines lines;
   for (const Field& field : Schema::get().fields()) {
     const std::string path = field.path();
     if (!field.load || config.origins.find(path) == nullptr) continue;
     const auto value = config.values().find(&field);
     const auto comment = comments.find(path);
-    lines[&field] = {value == config.values().end() ? "auto" : text_of(field, value->second),
-                     comment == comments.end() ? "" : comment->second};
+    lines[&field] = {
+        value == config.values().end() ? "auto" : field_value_text(field, value->second),
+        comment == comments.end() ? "" : comment->second};
   }
   return SectionWriter(lines).write();
 }

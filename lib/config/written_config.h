@@ -25,11 +25,11 @@ class WrittenConfig {
   /// key's member.
   template <typename T>
   T get(const std::string& path) const {
-    const FieldValue& found = written_or_default(path);
+    const FieldValue& field_value = written_or_default(path);
     T value{};
-    from_value(value, found);
+    set_from_value(value, field_value);
     if constexpr (std::is_enum_v<T>)
-      require(name_of(value) == std::get<std::string>(found), "the value is decided");
+      require(name_of(value) == std::get<std::string>(field_value), "the value is decided");
     return value;
   }
   /// Sets the value of a key; an earlier value is replaced.

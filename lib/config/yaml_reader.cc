@@ -30,7 +30,7 @@ class YamlReader {
   YamlReader(const std::string& file, const std::string& text, Problems& problems)
       : file_(file), continuations_(count_continuations(text)), problems_(problems) {}
 
-  ConfigNode node_of(const YAML::Node& yaml, int depth) {
+  ConfigNode convert_node(const YAML::Node& yaml, int depth) {
     const Position at = position_of(yaml.Mark());
     if (depth > kMaxSectionDepth)
       throw Error(ExitCode::kUsage, cat("nested deeper than ", kMaxSectionDepth, " levels"));
@@ -56,12 +56,13 @@ class YamlReader {
   // yaml-cpp counts columns in bytes, whereas editors count characters.
   Position position_of(const YAML::Mark& mark) const {
     if (mark.is_null()) return {file_, 1, 1};
-    const auto before = [&](int at) {
+    const auto continuations_before = [&](int at) {
       return continuations_[std::clamp<size_t>(static_cast<size_t>(std::max(at, 0)), 0,
                                                continuations_.size() - 1)];
     };
-    const int continued = before(mark.pos) - before(mark.pos - mark.column);
-    return {file_, mark.line + 1, mark.column - continued + 1};
+    const int continuations =
+        continuations_before(mark.pos) - continuations_before(mark.pos - mark.column);
+    return {file_, mark.line + 1, mark.column - continuations + 1};
   }
 
   ConfigNode convert_scalar(const YAML::Node& yaml, const Position& at) {
@@ -70,12 +71,12 @@ class YamlReader {
     if (tag == "!" || tag == "tag:yaml.org,2002:str") return ConfigNode::of_text(at, yaml.Scalar());
     if (tag != "?" && !tag.empty() && tag.rfind("tag:yaml.org,2002:", 0) != 0)
       problems_.error(at, cat("the tag ", tag, " is unknown"), "remove the tag");
-    return scalar_node(at, yaml.Scalar());
+    return read_scalar(at, yaml.Scalar());
   }
 
   ConfigNode convert_list(const YAML::Node& yaml, const Position& at, int depth) {
     ConfigNode list{.kind = ConfigNodeKind::kList, .at = at};
-    for (const auto& item : yaml) list.items.push_back(node_of(item, depth + 1));
+    for (const auto& item : yaml) list.items.push_back(convert_node(item, depth + 1));
     return list;
   }
 
@@ -87,10 +88,10 @@ class YamlReader {
         problems_.error(position_of(item.first.Mark()),
                         "a key must be a scalar, not a list or a map");
       } else if (item.first.Scalar() == "<<" && item.first.Tag() == "?") {
-        collect_merged(node_of(item.second, depth + 1), merged);
+        collect_merged(convert_node(item.second, depth + 1), merged);
       } else {
-        add(map,
-            {item.first.Scalar(), position_of(item.first.Mark()), node_of(item.second, depth + 1)});
+        add(map, {item.first.Scalar(), position_of(item.first.Mark()),
+                  convert_node(item.second, depth + 1)});
       }
     }
     // The map's own keys override merged ones, and earlier merged ones override later ones.
@@ -151,9 +152,9 @@ std::string tab_remedy(const std::string& text) {
 /// DocumentStarts finds where documents begin.
 class DocumentStarts : public YAML::EventHandler {
  public:
-  std::vector<YAML::Mark> all;
+  std::vector<YAML::Mark> marks;
 
-  void OnDocumentStart(const YAML::Mark& mark) override { all.push_back(mark); }
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
@@ -170,12 +171,12 @@ class DocumentStarts : public YAML::EventHandler {
 /// Finds the beginnings of at most the first two documents. It does not look for all: if a document
 /// begins with a character that cannot begin a value (a comma), yaml-cpp 0.7 consumes nothing and
 /// finds another document at the same position, forever.
-std::vector<YAML::Mark> first_documents(const std::string& text) {
+std::vector<YAML::Mark> find_first_documents(const std::string& text) {
   std::istringstream input(text);
   YAML::Parser parser(input);
   DocumentStarts starts;
-  while (starts.all.size() < 2 && parser.HandleNextDocument(starts)) continue;
-  return starts.all;
+  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) continue;
+  return starts.marks;
 }
 
 /// Replaces all positions by that of the override, which has no lines.
@@ -192,7 +193,7 @@ void set_positions(ConfigNode& node, const Position& at) {
 
 ConfigNode read_yaml(const std::string& file, const std::string& text, Problems& problems) {
   try {
-    const std::vector<YAML::Mark> documents = first_documents(text);
+    const std::vector<YAML::Mark> documents = find_first_documents(text);
     if (documents.empty()) return ConfigNode::of_map({file, 1, 1});
     if (documents.size() > 1 && documents[0].pos == documents[1].pos)
       throw YAML::ParserException(documents[0], "no value begins with this");
@@ -200,7 +201,7 @@ ConfigNode read_yaml(const std::string& file, const std::string& text, Problems&
       problems.error({file, documents[1].line + 1, documents[1].column + 1},
                      "a second YAML document begins here, expected one in a file",
                      "give each its own file; --config may be repeated");
-    return YamlReader(file, text, problems).node_of(YAML::Load(text), 0);
+    return YamlReader(file, text, problems).convert_node(YAML::Load(text), 0);
   } catch (const YAML::Exception& e) {
     const Position at = e.mark.is_null() ? Position{file, 1, 1}
                                          : Position{file, e.mark.line + 1, e.mark.column + 1};
@@ -214,10 +215,10 @@ ConfigNode read_yaml(const std::string& file, const std::string& text, Problems&
 ConfigNode read_yaml_value(const std::string& source, const std::string& text, Problems& problems) {
   const bool flow =
       !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
-  if (!flow) return scalar_node({source, 0, 0}, text);
-  Problems found;
-  ConfigNode node = read_yaml(source, text, found);
-  for (const Problem& p : found.all()) problems.error({source, 0, 0}, p.message);
+  if (!flow) return read_scalar({source, 0, 0}, text);
+  Problems source_problems;
+  ConfigNode node = read_yaml(source, text, source_problems);
+  for (const Problem& p : source_problems.all()) problems.error({source, 0, 0}, p.message);
   set_positions(node, {source, 0, 0});
   return node;
 }

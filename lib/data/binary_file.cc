@@ -82,7 +82,7 @@ std::optional<DType> token_type_from_name(const std::string& name) {
   return std::nullopt;
 }
 
-int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype) {
+int64_t read_token(std::span<const std::byte> bytes, int64_t offset, DType dtype) {
   int64_t value = 0;
   with_type(dtype, [&](auto zero) {
     // NOLINTNEXTLINE(bugprone-signed-char-misuse): negative int8 tokens are reported as such.
@@ -120,10 +120,10 @@ void BinaryFile::split_documents_after(int32_t id) {
   documents_ = static_cast<int64_t>(ends_.size());
 }
 
-std::vector<DataPart> BinaryFile::parts() const {
-  std::vector<DataPart> parts{{"tokens", path_}};
-  if (mask_) parts.push_back({"mask", mask_->path()});
-  return parts;
+std::vector<DataSetFile> BinaryFile::list_files() const {
+  std::vector<DataSetFile> files{{"tokens", path_}};
+  if (mask_) files.push_back({"mask", mask_->path()});
+  return files;
 }
 
 int64_t BinaryFile::document_start(int64_t d) const {
@@ -151,7 +151,7 @@ void BinaryFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> 
 TokenLocation BinaryFile::locate(int64_t token) const {
   const int64_t offset = layout_.data_offset + token * dtype_bytes(layout_.dtype);
   return {
-      .file = path_, .offset = offset, .value = token_value(file_.bytes(), offset, layout_.dtype)};
+      .file = path_, .offset = offset, .value = read_token(file_.bytes(), offset, layout_.dtype)};
 }
 
 void BinaryFile::check_not_truncated() const {

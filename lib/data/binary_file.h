@@ -17,7 +17,7 @@ std::string token_type_name(DType dtype);
 std::optional<DType> token_type_from_name(const std::string& name);
 
 /// Reads one element as an id; -1 for an id that no model can have.
-int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
+int64_t read_token(std::span<const std::byte> bytes, int64_t offset, DType dtype);
 
 /// BinaryLayout describes a file of tokens of one integer type after a header of `data_offset`
 /// bytes.
@@ -39,7 +39,7 @@ class BinaryFile : public TokenFile {
   void split_documents_after(int32_t id);
 
   std::string format() const override { return layout_.format; }
-  std::vector<DataPart> parts() const override;
+  std::vector<DataSetFile> list_files() const override;
   int64_t document_start(int64_t d) const override;
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;

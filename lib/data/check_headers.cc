@@ -60,7 +60,7 @@ std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFil
   };
   for (const std::string& pattern : paths)
     attempt([&] {
-      for (const std::string& path : matching_files(pattern))
+      for (const std::string& path : list_matching_files(pattern))
         attempt([&] { check_file(path, options, vocab_rows); });
     });
   return problems;

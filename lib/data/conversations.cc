@@ -27,8 +27,8 @@ bool masks_first_document(const std::string& path) {
 }
 
 /// Lists the files of a name or pattern; a missing file is listed under the name as given.
-std::vector<std::string> data_files(const std::string& pattern) {
-  std::vector<std::string> files = matching_files(pattern);
+std::vector<std::string> list_files_of_pattern(const std::string& pattern) {
+  std::vector<std::string> files = list_matching_files(pattern);
   for (std::string& file : files) file = find_data_file(file).value_or(file);
   return files;
 }
@@ -48,7 +48,7 @@ bool file_holds_conversations(const std::string& path, DataFormat format) {
 bool holds_conversations(const std::vector<std::string>& paths, DataFormat format) {
   try {
     for (const std::string& pattern : paths)
-      for (const std::string& path : data_files(pattern))
+      for (const std::string& path : list_files_of_pattern(pattern))
         if (file_holds_conversations(path, format)) return true;
   } catch (const Error& error) {
     if (error.code() == ExitCode::kBug) throw;
@@ -56,13 +56,13 @@ bool holds_conversations(const std::vector<std::string>& paths, DataFormat forma
   return false;
 }
 
-std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
-                                          const SequenceSetOptions& options) {
+std::vector<Error> check_conversation_lengths(const std::vector<std::string>& paths,
+                                              const SequenceSetOptions& options) {
   std::vector<Error> errors;
   if (options.packing == SequencePacking::kConcat) return errors;
   const int64_t max_length = options.sequence_length + 1;
   for (const std::string& pattern : paths)
-    for (const std::string& path : data_files(pattern)) {
+    for (const std::string& path : list_files_of_pattern(pattern)) {
       const auto side = read_sidecar(path);
       if (!side || side->conversations.value_or(0) == 0 ||
           side->longest_conversation.value_or(0) <= max_length)

@@ -20,7 +20,7 @@ bool holds_conversations(const std::vector<std::string>& paths,
 /// Lists errors for conversations that are recorded as longer than a sequence: sequences would end
 /// in the middle of them, or continue without their beginning. The list is empty for a packing that
 /// ignores documents (concat). This is fast.
-std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
-                                          const SequenceSetOptions& options);
+std::vector<Error> check_conversation_lengths(const std::vector<std::string>& paths,
+                                              const SequenceSetOptions& options);
 
 }  // namespace ftrun

@@ -19,7 +19,7 @@ constexpr size_t kMaxProblems = 20;
 constexpr int64_t kScannedTokens = int64_t{1} << 20;
 
 /// Finds the document that contains token `token`.
-int64_t document_of(const TokenDataset& data, int64_t token) {
+int64_t find_document(const TokenDataset& data, int64_t token) {
   int64_t low = 0, high = data.documents();  // start(low) <= token < start(high)
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
@@ -28,7 +28,7 @@ int64_t document_of(const TokenDataset& data, int64_t token) {
   return low;
 }
 
-std::string where(const SequenceSet& sequences, int64_t token) {
+std::string token_position_text(const SequenceSet& sequences, int64_t token) {
   const TokenLocation location = sequences.data().locate(token);
   std::string text = location.file + ": ";
   if (sequences.table().packing() == SequencePacking::kConcat) {
@@ -36,7 +36,7 @@ std::string where(const SequenceSet& sequences, int64_t token) {
     const int64_t sequence = std::min(token / length, sequences.size() - 1);
     text += cat("sequence ", sequence, ", token ", token - sequence * length);
   } else {
-    const int64_t document = document_of(sequences.data(), token);
+    const int64_t document = find_document(sequences.data(), token);
     text +=
         cat("document ", document, ", token ", token - sequences.data().document_start(document));
   }
@@ -53,9 +53,9 @@ int64_t count_long_documents(const SequenceSet& sequences) {
   return count;
 }
 
-class Scan {
+class IdScan {
  public:
-  Scan(const SequenceSet& sequences, int64_t vocab_rows, DataReport& report)
+  IdScan(const SequenceSet& sequences, int64_t vocab_rows, DataReport& report)
       : sequences_(sequences), vocab_rows_(vocab_rows), report_(report) {}
 
   void run() {
@@ -94,7 +94,7 @@ class Scan {
   void add_problem(int64_t token, int64_t value) {
     ++report_.bad_ids;
     if (report_.problems.size() >= kMaxProblems) return;
-    report_.problems.push_back(cat(where(sequences_, token), ": id ", value,
+    report_.problems.push_back(cat(token_position_text(sequences_, token), ": id ", value,
                                    " is outside the model's vocabulary of ", vocab_rows_, " ids"));
   }
 
@@ -126,7 +126,7 @@ void describe_mask(const TokenFile& file, DatasetFacts& facts) {
     facts.emplace_back("loss mask", "none: every token counts");
     return;
   }
-  const int64_t trained = file.loss_mask().count(0, file.tokens());
+  const int64_t trained = file.loss_mask().count_trained(0, file.tokens());
   const double percent = 100.0 * static_cast<double>(trained) /
                          static_cast<double>(std::max<int64_t>(file.tokens(), 1));
   facts.emplace_back(
@@ -146,16 +146,16 @@ void describe_first_ids(const TokenFile& file, DatasetFacts& facts) {
 void describe_file(const TokenFile& file, DatasetFacts& facts) {
   facts.emplace_back(kDataSet, file.path());
   facts.emplace_back("format", file.format());
-  for (const DataPart& part : file.parts()) {
+  for (const DataSetFile& listed : file.list_files()) {
     std::error_code error;
-    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(part.path, error));
-    facts.emplace_back("file", cat(part.path, " (", part.role, ", ", human_bytes(bytes), ")"));
+    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(listed.path, error));
+    facts.emplace_back("file", cat(listed.path, " (", listed.role, ", ", human_bytes(bytes), ")"));
   }
   facts.emplace_back("tokens", std::to_string(file.tokens()));
   describe_lengths(file, facts);
   describe_mask(file, facts);
   describe_first_ids(file, facts);
-  for (const std::string& note : file.notes()) facts.emplace_back("note", note);
+  for (const std::string& note : file.opening_notices()) facts.emplace_back("note", note);
 }
 
 void add_problem(DataReport& report, const Error& error) {
@@ -171,17 +171,18 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SequenceSe
   DataReport report;
   try {
     const SequenceSet sequences(paths, options);
-    for (const Error& error : too_long_conversations(paths, options)) add_problem(report, error);
+    for (const Error& error : check_conversation_lengths(paths, options))
+      add_problem(report, error);
     report.sequences = sequences.size();
     report.packing = options.packing;
-    report.mix = mix_lines(sequences);
-    report.notes = sequences.data().notes();
+    report.mix_lines = mix_lines(sequences);
+    report.notices = sequences.data().opening_notices();
     report.long_documents = count_long_documents(sequences);
     report.dropped_pieces = sequences.table().dropped_pieces();
     report.padding_share =
         1.0 - static_cast<double>(sequences.table().filled_positions()) /
                   static_cast<double>(sequences.size() * sequences.sequence_length());
-    Scan(sequences, vocab_rows, report).run();
+    IdScan(sequences, vocab_rows, report).run();
     if (whole_batch) sequences.epoch_sequences(*whole_batch, true);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
@@ -205,8 +206,8 @@ std::string data_report_text(const DataReport& report) {
       out << ", " << report.long_documents << " documents longer than a sequence "
           << (report.packing == SequencePacking::kNone ? "cut" : "split");
     out << "\n";
-    for (const std::string& line : report.mix) out << line << "\n";
-    for (const std::string& note : report.notes) out << "notice: " << note << "\n";
+    for (const std::string& line : report.mix_lines) out << line << "\n";
+    for (const std::string& note : report.notices) out << "notice: " << note << "\n";
     if (report.dropped_pieces > 0)
       out << "warning: " << report.dropped_pieces
           << (report.packing == SequencePacking::kNone ? " documents"

@@ -30,10 +30,10 @@ struct DataReport {
   /// The number of pieces that were left out because they have no trained label.
   int64_t dropped_pieces = 0;
   SequencePacking packing = SequencePacking::kConcat;
-  /// The notes of the data set (TokenDataset::notes()).
-  std::vector<std::string> notes;
+  /// The notices of the data set (TokenDataset::opening_notices()).
+  std::vector<std::string> notices;
   /// The lines about data sets that are mixed (mix_lines()).
-  std::vector<std::string> mix;
+  std::vector<std::string> mix_lines;
   double seconds = 0;
 };
 

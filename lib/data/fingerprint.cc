@@ -24,42 +24,44 @@ namespace fs = std::filesystem;
 constexpr int64_t kCountedTokens = int64_t{1} << 14;
 /// The maximum size of a cache file in bytes, which suffices to record some hundred thousand data
 /// files.
-constexpr int64_t kMaxCache = int64_t{64} << 20;
+constexpr int64_t kMaxCacheBytes = int64_t{64} << 20;
 
-std::string absolute(const std::string& path) {
+std::string absolute_path(const std::string& path) {
   return fs::absolute(path).lexically_normal().string();
 }
 
 /// Lists role, path, size and modification time of each file; the hashes are not computed.
-std::vector<FileRecord> present_files(const TokenFile& file) {
+std::vector<FileRecord> stat_files(const TokenFile& file) {
   std::vector<FileRecord> records;
-  for (const DataPart& part : file.parts()) {
+  for (const DataSetFile& listed : file.list_files()) {
     struct stat info {};
-    if (::stat(part.path.c_str(), &info) != 0)
-      throw Error(ExitCode::kBadInput, cat(part.path, ": was removed while in use"),
+    if (::stat(listed.path.c_str(), &info) != 0)
+      throw Error(ExitCode::kBadInput, cat(listed.path, ": was removed while in use"),
                   "restore the file and resume the run");
-    records.push_back({part.role, absolute(part.path), info.st_size,
+    records.push_back({listed.role, absolute_path(listed.path), info.st_size,
                        info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec, 0});
   }
   return records;
 }
 
-enum class Match { kSame, kTouched, kOther };
+enum class FileMatch { kSame, kTouched, kOther };
 
 /// Compares the recorded files with the present ones. kTouched means the same names and sizes but
 /// other times: a copy, or new content of the same size.
-Match compare(const std::vector<FileRecord>& recorded, const std::vector<FileRecord>& present) {
-  if (recorded.size() != present.size()) return Match::kOther;
-  Match match = Match::kSame;
+FileMatch compare_files(const std::vector<FileRecord>& recorded,
+                        const std::vector<FileRecord>& present) {
+  if (recorded.size() != present.size()) return FileMatch::kOther;
+  FileMatch match = FileMatch::kSame;
   for (size_t i = 0; i < recorded.size(); ++i) {
     const FileRecord &a = recorded[i], &b = present[i];
-    if (a.role != b.role || absolute(a.path) != b.path || a.bytes != b.bytes) return Match::kOther;
-    if (a.modified_ns != b.modified_ns) match = Match::kTouched;
+    if (a.role != b.role || absolute_path(a.path) != b.path || a.bytes != b.bytes)
+      return FileMatch::kOther;
+    if (a.modified_ns != b.modified_ns) match = FileMatch::kTouched;
   }
   return match;
 }
 
-void add(DataStatistics& total, const DataStatistics& more) {
+void merge_statistics(DataStatistics& total, const DataStatistics& more) {
   if (more.tokens == 0) return;
   total.min_id = total.tokens == 0 ? more.min_id : std::min(total.min_id, more.min_id);
   total.max_id = std::max(total.max_id, more.max_id);
@@ -82,7 +84,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   ReadScratch scratch;
   s.tokens = file.tokens();
   s.documents = file.documents();
-  s.trained_tokens = file.loss_mask().count(0, s.tokens);
+  s.trained_tokens = file.loss_mask().count_trained(0, s.tokens);
   s.min_id = s.tokens > 0 ? INT32_MAX : 0;
   for (int64_t at = 0; at < s.tokens; at += kCountedTokens) {
     if (stop) return false;
@@ -95,9 +97,9 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   return true;
 }
 
-void report_changed(const TokenFile& file, const std::vector<FileRecord>& computed) {
+void warn_about_changed_files(const TokenFile& file, const std::vector<FileRecord>& computed) {
   const auto side = read_sidecar(file.path());
-  if (!side || compare(side->files, computed) != Match::kTouched) return;
+  if (!side || compare_files(side->files, computed) != FileMatch::kTouched) return;
   for (size_t i = 0; i < computed.size(); ++i)
     if (side->files[i].xxh3 != computed[i].xxh3)
       log_warning(cat(computed[i].path, ": its content differs from the checksum in ", side->path,
@@ -105,10 +107,10 @@ void report_changed(const TokenFile& file, const std::vector<FileRecord>& comput
                       "the checksum of the present content"));
 }
 
-std::vector<FileRecord> all_present(const TokenDataset& data) {
+std::vector<FileRecord> stat_all_files(const TokenDataset& data) {
   std::vector<FileRecord> all;
   for (const auto& file : data.files())
-    for (FileRecord& record : present_files(*file)) all.push_back(std::move(record));
+    for (FileRecord& record : stat_files(*file)) all.push_back(std::move(record));
   return all;
 }
 
@@ -116,8 +118,9 @@ std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
                                                   const std::string& cache_file) {
   if (cache_file.empty()) return std::nullopt;
   try {
-    const auto cached = read_sidecar_file(cache_file, kMaxCache);
-    if (!cached || compare(cached->files, all_present(data)) != Match::kSame) return std::nullopt;
+    const auto cached = read_sidecar_file(cache_file, kMaxCacheBytes);
+    if (!cached || compare_files(cached->files, stat_all_files(data)) != FileMatch::kSame)
+      return std::nullopt;
     return DataFingerprint{fingerprint_digest(cached->files), cached->statistics, cached->files,
                            "cached"};
   } catch (const Error&) {
@@ -125,11 +128,11 @@ std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
   }
 }
 
-void write_cache(const std::string& cache_file, const DataFingerprint& found) {
+void write_cache(const std::string& cache_file, const DataFingerprint& fingerprint) {
   if (cache_file.empty()) return;
   Sidecar cached;
-  cached.statistics = found.statistics;
-  cached.files = found.files;
+  cached.statistics = fingerprint.statistics;
+  cached.files = fingerprint.files;
   try {
     write_file_atomic(posix_files(), cache_file, sidecar_text(cached));
   } catch (const Error& error) {
@@ -147,7 +150,7 @@ std::string fingerprint_digest(const std::vector<FileRecord>& files) {
 }
 
 std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data) {
-  DataFingerprint found;
+  DataFingerprint fingerprint;
   bool complete = true;
   for (const auto& file : data.files()) {
     const auto side = read_sidecar(file->path());
@@ -155,25 +158,25 @@ std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data) {
       complete = false;
       continue;
     }
-    const Match match = compare(side->files, present_files(*file));
-    if (match == Match::kOther)
+    const FileMatch match = compare_files(side->files, stat_files(*file));
+    if (match == FileMatch::kOther)
       log_warning(cat(side->path, ": describes other files than ", file->path(),
                       " (names or sizes differ); it is ignored"));
-    if (match != Match::kSame) complete = false;
-    add(found.statistics, side->statistics);
-    found.files.insert(found.files.end(), side->files.begin(), side->files.end());
+    if (match != FileMatch::kSame) complete = false;
+    merge_statistics(fingerprint.statistics, side->statistics);
+    fingerprint.files.insert(fingerprint.files.end(), side->files.begin(), side->files.end());
   }
   if (!complete) return std::nullopt;
-  found.digest = fingerprint_digest(found.files);
-  found.origin = "recorded by prepare_data.py";
-  return found;
+  fingerprint.digest = fingerprint_digest(fingerprint.files);
+  fingerprint.origin = "recorded by prepare_data.py";
+  return fingerprint;
 }
 
 std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
                                                    const std::atomic<bool>& stop) {
-  DataFingerprint found;
+  DataFingerprint fingerprint;
   for (const auto& file : data.files()) {
-    std::vector<FileRecord> records = present_files(*file);
+    std::vector<FileRecord> records = stat_files(*file);
     for (FileRecord& record : records) {
       const auto hash = xxh3_of_file(record.path, &stop);
       if (!hash) return std::nullopt;
@@ -181,19 +184,19 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
     }
     DataStatistics statistics;
     if (!count_ids(*file, statistics, stop)) return std::nullopt;
-    report_changed(*file, records);
-    add(found.statistics, statistics);
-    found.files.insert(found.files.end(), records.begin(), records.end());
+    warn_about_changed_files(*file, records);
+    merge_statistics(fingerprint.statistics, statistics);
+    fingerprint.files.insert(fingerprint.files.end(), records.begin(), records.end());
   }
-  found.digest = fingerprint_digest(found.files);
-  found.origin = "computed";
-  return found;
+  fingerprint.digest = fingerprint_digest(fingerprint.files);
+  fingerprint.origin = "computed";
+  return fingerprint;
 }
 
 void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
   for (const auto& file : data.files()) {
     const auto side = read_sidecar(file->path());
-    if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;
+    if (!side || compare_files(side->files, stat_files(*file)) != FileMatch::kSame) continue;
     if (side->statistics.max_id < vocab_rows) continue;
     throw Error(
         ExitCode::kBadInput,
@@ -205,7 +208,8 @@ void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
 
 /// Work computes a fingerprint. The job and its thread share it.
 struct FingerprintJob::Work {
-  Work(const TokenDataset& of, std::string cache) : data(of), cache_file(std::move(cache)) {}
+  Work(const TokenDataset& dataset, std::string cache)
+      : data(dataset), cache_file(std::move(cache)) {}
 
   void run();
 
@@ -237,11 +241,11 @@ void FingerprintJob::Work::run() {
   // On Linux each thread has its own priority: this thread leaves the cores to the training step.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
-    auto found = compute_fingerprint(data, stop);
-    if (!found) return;
-    write_cache(cache_file, *found);
+    auto fingerprint = compute_fingerprint(data, stop);
+    if (!fingerprint) return;
+    write_cache(cache_file, *fingerprint);
     const std::lock_guard lock(mutex);
-    result = std::move(found);
+    result = std::move(fingerprint);
   } catch (...) {
     const std::lock_guard lock(mutex);
     error = std::current_exception();

@@ -50,7 +50,7 @@ class FingerprintJob {
   /// for none) keeps a computed result for the next run. `patience` is the longest wait for the end
   /// of the thread.
   FingerprintJob(const TokenDataset& data, std::string cache_file,
-                 std::chrono::milliseconds patience = DetachableThread::kPatience);
+                 std::chrono::milliseconds patience = DetachableThread::kStopTimeout);
   /// Abandons unfinished work; returns once the current chunk is hashed. If the data do not answer,
   /// the thread is left behind after `patience`, and uses `data` until the process ends.
   ~FingerprintJob();

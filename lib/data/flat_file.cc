@@ -31,7 +31,7 @@ bool is_llmc(int32_t magic) {
   return magic == kLlmcGpt2 || magic == kLlmcLlama3 || magic == kLlmcEval;
 }
 
-BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
+BinaryLayout read_llmc_layout(const MappedFile& file, int32_t magic) {
   const std::string& path = file.path();
   const char* again = "write it again with llm.c's scripts, or copy it again";
   if (magic == kLlmcEval)
@@ -50,11 +50,11 @@ BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
         again);
   const int64_t tokens = i32_at(file.bytes(), 8);
   const DType dtype = gpt2 ? DType::kU16 : DType::kU32;
-  const int64_t wanted = kLlmcHeaderBytes + tokens * dtype_bytes(dtype);
-  if (tokens < 0 || size != wanted)
+  const int64_t expected_bytes = kLlmcHeaderBytes + tokens * dtype_bytes(dtype);
+  if (tokens < 0 || size != expected_bytes)
     refuse_tokens(path,
                   cat("offset 8: the header says ", tokens, " tokens of ", token_type_name(dtype),
-                      ", that is ", wanted, " bytes; the file has ", size),
+                      ", that is ", expected_bytes, " bytes; the file has ", size),
                   again);
   return {cat("llm.c .bin, ", token_type_name(dtype)), dtype, kLlmcHeaderBytes, tokens};
 }
@@ -76,7 +76,7 @@ bool looks_like_uint32(std::span<const std::byte> bytes) {
   return low_varies;
 }
 
-DType assumed_type(const MappedFile& file) {
+DType guess_token_type(const MappedFile& file) {
   const std::string& path = file.path();
   const std::string name = std::filesystem::path(path).filename().string();
   if (name != "train.bin" && name != "val.bin")
@@ -91,8 +91,8 @@ DType assumed_type(const MappedFile& file) {
   return DType::kU16;  // nanoGPT's convention
 }
 
-BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
-                        const FlatFileInfo& facts) {
+BinaryLayout read_raw_layout(const MappedFile& file, const TokenFileOptions& options,
+                             const FlatFileInfo& facts) {
   DType dtype{};
   std::string origin;
   if (options.dtype) {
@@ -102,7 +102,7 @@ BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
     dtype = *facts.dtype;
     origin = cat("as ", facts.origin, " says");
   } else {
-    dtype = assumed_type(file);
+    dtype = guess_token_type(file);
     origin = "assumed from its name";
   }
   const auto size = static_cast<int64_t>(file.bytes().size());
@@ -126,18 +126,18 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   if (options.format == DataFormat::kLlmc && !is_llmc(magic))
     refuse_tokens(path, cat("offset 0: has ", magic, " where llm.c writes 20240520 or 20240801"),
                   "set data.format: auto, or name an llm.c file");
-  BinaryLayout layout =
-      is_llmc(magic) && !raw ? llmc_layout(file, magic) : raw_layout(file, options, facts);
-  auto opened = std::make_unique<BinaryFile>(std::move(file), std::move(layout));
-  if (!options.find_documents) return opened;
+  BinaryLayout layout = is_llmc(magic) && !raw ? read_llmc_layout(file, magic)
+                                               : read_raw_layout(file, options, facts);
+  auto token_file = std::make_unique<BinaryFile>(std::move(file), std::move(layout));
+  if (!options.find_documents) return token_file;
   const auto end = options.end_of_document ? options.end_of_document : facts.end_of_document;
   if (!end)
     refuse_tokens(
         path, "has no document boundaries, and this packing needs them",
         "write a meta.json next to it with the id that ends a document, such as {\"dtype\": "
         "\"uint16\", \"eos\": 2}, or set data.packing: concat");
-  opened->split_documents_after(*end);
-  return opened;
+  token_file->split_documents_after(*end);
+  return token_file;
 }
 
 }  // namespace ftrun

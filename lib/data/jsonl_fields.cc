@@ -128,10 +128,10 @@ std::string canonical_name(std::string_view key) {
   return name;
 }
 
-using Table = std::unordered_map<std::string, JsonlField>;
+using FieldTable = std::unordered_map<std::string, JsonlField>;
 
-Table known_names() {
-  Table table;
+FieldTable make_field_table() {
+  FieldTable table;
   const auto add = [&table](JsonlField field, Names names) {
     for (const char* name : names) table[canonical_name(name)] = field;
   };
@@ -159,7 +159,7 @@ Table known_names() {
 }
 
 /// Returns the meaning of a name by its prefix or suffix.
-JsonlField by_affix(std::string_view name) {
+JsonlField classify_by_affix(std::string_view name) {
   const auto begins = [name](Names parts) {
     return std::any_of(parts.begin(), parts.end(),
                        [&](const char* p) { return name.starts_with(p); });
@@ -177,11 +177,11 @@ JsonlField by_affix(std::string_view name) {
 
 }  // namespace
 
-JsonlField jsonl_field(std::string_view key) {
-  static const Table known = known_names();
+JsonlField classify_jsonl_key(std::string_view key) {
+  static const FieldTable known = make_field_table();
   const std::string name = canonical_name(key);
   const auto found = known.find(name);
-  return found == known.end() ? by_affix(name) : found->second;
+  return found == known.end() ? classify_by_affix(name) : found->second;
 }
 
 }  // namespace ftrun

@@ -38,6 +38,6 @@ enum class JsonlField {
 
 /// Returns the meaning of a key, given as the text between its quotes. Case, "_", "-" and spaces do
 /// not count.
-JsonlField jsonl_field(std::string_view key);
+JsonlField classify_jsonl_key(std::string_view key);
 
 }  // namespace ftrun

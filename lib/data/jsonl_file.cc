@@ -34,7 +34,7 @@ JsonlFile::JsonlFile(const std::string& path) : TokenFile(path), file_(path) {
   index_lines();
   documents_ = static_cast<int64_t>(offsets_.size());
   tokens_ = starts_.back();
-  loss_mask_ = LossMask(bits_);
+  loss_mask_ = LossMask(trained_bits_);
 }
 
 std::string_view JsonlFile::text() const {
@@ -69,14 +69,14 @@ void JsonlFile::add_line(const ReadScratch& line, int64_t offset) {
   const int64_t first = starts_.back();
   offsets_.push_back(offset);
   starts_.push_back(first + static_cast<int64_t>(line.ids.size()));
-  bits_.resize(static_cast<size_t>((starts_.back() + 7) / 8));
+  trained_bits_.resize(static_cast<size_t>((starts_.back() + 7) / 8));
   for (size_t i = 0; i < line.labels.size(); ++i) {
     const auto bit = static_cast<size_t>(first) + i;
-    if (line.labels[i] != kIgnoredLabel) bits_[bit / 8] |= std::byte{1} << (bit % 8);
+    if (line.labels[i] != kIgnoredLabel) trained_bits_[bit / 8] |= std::byte{1} << (bit % 8);
   }
 }
 
-std::vector<std::string> JsonlFile::notes() const {
+std::vector<std::string> JsonlFile::opening_notices() const {
   if (unread_.empty()) return {};
   std::string names;
   for (const auto& [name, lines] : unread_)
@@ -85,14 +85,14 @@ std::vector<std::string> JsonlFile::notes() const {
   return {cat(path_, ": not read: ", names)};
 }
 
-int64_t JsonlFile::document_of(int64_t token) const {
+int64_t JsonlFile::find_document(int64_t token) const {
   // The last document that begins at or before the token holds it: empty documents also begin
   // there.
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
   return after - starts_.begin() - 1;
 }
 
-void JsonlFile::load(int64_t document, ReadScratch& scratch) const {
+void JsonlFile::load_line(int64_t document, ReadScratch& scratch) const {
   if (scratch.file == this && scratch.document == document) return;
   scratch.file = nullptr;
   const std::string problem = parse_jsonl_line(line_at(offsets_[static_cast<size_t>(document)]),
@@ -110,8 +110,8 @@ void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> l
   const auto count = static_cast<int64_t>(ids.size());
   require(first >= 0 && first + count <= tokens_, "the read ends within the tokens");
   for (int64_t done = 0; done < count;) {
-    const int64_t document = document_of(first + done);
-    load(document, scratch);
+    const int64_t document = find_document(first + done);
+    load_line(document, scratch);
     const int64_t skip = first + done - document_start(document);
     const int64_t n = std::min(count - done, static_cast<int64_t>(scratch.ids.size()) - skip);
     std::copy_n(scratch.ids.begin() + skip, n, ids.begin() + done);
@@ -121,10 +121,10 @@ void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> l
 }
 
 TokenLocation JsonlFile::locate(int64_t token) const {
-  const int64_t document = document_of(token);
+  const int64_t document = find_document(token);
   const int64_t offset = offsets_[static_cast<size_t>(document)];
   ReadScratch scratch;
-  load(document, scratch);
+  load_line(document, scratch);
   const auto index = static_cast<size_t>(token - document_start(document));
   const std::string_view before = text().substr(0, static_cast<size_t>(offset));
   return {.file = path_,

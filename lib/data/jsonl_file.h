@@ -17,13 +17,13 @@ class JsonlFile : public TokenFile {
   explicit JsonlFile(const std::string& path);
 
   std::string format() const override { return "JSONL of input_ids"; }
-  std::vector<DataPart> parts() const override { return {{"jsonl", path_}}; }
+  std::vector<DataSetFile> list_files() const override { return {{"jsonl", path_}}; }
   int64_t document_start(int64_t d) const override { return starts_[static_cast<size_t>(d)]; }
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;
   TokenLocation locate(int64_t token) const override;
   int64_t scratch_ids() const override { return longest_line_; }
-  std::vector<std::string> notes() const override;
+  std::vector<std::string> opening_notices() const override;
   void check_not_truncated() const override { check_mapping_not_truncated(file_); }
 
  private:
@@ -31,14 +31,14 @@ class JsonlFile : public TokenFile {
   std::string_view line_at(int64_t offset) const;
   void index_lines();
   void add_line(const ReadScratch& line, int64_t offset);
-  int64_t document_of(int64_t token) const;
-  void load(int64_t document, ReadScratch& scratch) const;
+  int64_t find_document(int64_t token) const;
+  void load_line(int64_t document, ReadScratch& scratch) const;
 
   MappedFile file_;
   int64_t longest_line_ = 0;      // ids of a line, padding included
   std::vector<int64_t> offsets_;  // first byte of each document's line
   std::vector<int64_t> starts_;   // first token of each document, then the number of tokens
-  std::vector<std::byte> bits_;   // see LossMask
+  std::vector<std::byte> trained_bits_;  // see LossMask
   UnreadFields unread_;
 };
 

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr int kMaxDepth = 64;
 
 struct LineError {
   std::string what;
@@ -21,16 +21,16 @@ struct LineError {
 /// JsonValue is a value as it is written in the line; for a list, it also describes the entries.
 struct JsonValue {
   std::string_view text;
-  bool list = false;
+  bool is_list = false;
   int64_t entries = 0;
-  std::string_view first;
+  std::string_view first_entry;
   /// Says whether all entries of the list are written like the first one.
-  bool alike = true;
+  bool entries_are_equal = true;
 
   bool holds_nothing() const {
     const bool empty =
         !text.empty() && text.substr(1).find_first_not_of(" \t\r\n") == text.size() - 2;
-    return text == "null" || (list && entries == 0) ||
+    return text == "null" || (is_list && entries == 0) ||
            (empty && (text.front() == '{' || text.front() == '"'));
   }
 };
@@ -68,19 +68,21 @@ constexpr const char* kWriteLabels =
 
 /// Returns the problem with a field that could change what is trained on; "" if its value has no
 /// such effect.
-std::string problem_of(JsonlField field, const JsonValue& value) {
-  const bool all_ones = is_true_text(value.list && value.alike ? value.first : value.text);
+std::string find_field_problem(JsonlField field, const JsonValue& value) {
+  const bool all_ones =
+      is_true_text(value.is_list && value.entries_are_equal ? value.first_entry : value.text);
   switch (field) {
     case JsonlField::kLengths:
     case JsonlField::kBoundaries: {
       const int64_t one = field == JsonlField::kBoundaries ? 2 : 1;
-      const bool several = value.list && (value.entries > one || value.first.starts_with("["));
+      const bool several =
+          value.is_list && (value.entries > one || value.first_entry.starts_with("["));
       return several ? "describes several documents; packed lines are not read: write one document "
                        "a line"
                      : "";
     }
     case JsonlField::kSegments:
-      return value.list && (!value.alike || value.first.starts_with("["))
+      return value.is_list && (!value.entries_are_equal || value.first_entry.starts_with("["))
                  ? "separates parts of the line; packed lines are not read: write one document a "
                    "line"
                  : "";
@@ -168,9 +170,9 @@ class LineReader {
 
   void read_member() {
     skip_space();
-    const std::string_view key = string();
+    const std::string_view key = read_string();
     expect(':', "':' after the key");
-    const JsonlField field = jsonl_field(key);
+    const JsonlField field = classify_jsonl_key(key);
     skip_space();
     if (line_.substr(at_).starts_with("null"))
       skip_value(0);
@@ -191,7 +193,7 @@ class LineReader {
     if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);
-    } else if (std::string problem = problem_of(field, value); !problem.empty()) {
+    } else if (std::string problem = find_field_problem(field, value); !problem.empty()) {
       if (refused_.empty()) refused_ = cat("\"", key, "\" ", problem);
     } else if (field == JsonlField::kUnknown && unread_ != nullptr) {
       unknown_.push_back(key);
@@ -202,7 +204,7 @@ class LineReader {
     const size_t begin = at_;
     JsonValue value;
     if (at_ < line_.size() && line_[at_] == '[') {
-      value.list = true;
+      value.is_list = true;
       read_entries(value);
     } else {
       skip_value(0);
@@ -219,14 +221,14 @@ class LineReader {
       const size_t begin = at_;
       skip_value(1);
       const std::string_view entry = line_.substr(begin, at_ - begin);
-      if (value.entries++ == 0) value.first = entry;
-      value.alike = value.alike && entry == value.first;
+      if (value.entries++ == 0) value.first_entry = entry;
+      value.entries_are_equal = value.entries_are_equal && entry == value.first_entry;
     } while (accept(','));
     expect(']', "',' or ']'");
   }
 
   /// Reads the text between the quotes, escapes unchanged.
-  std::string_view string() {
+  std::string_view read_string() {
     if (at_ >= line_.size() || line_[at_] != '"') fail("expected a string");
     const size_t begin = ++at_;
     for (; at_ < line_.size() && line_[at_] != '"'; ++at_) {
@@ -237,7 +239,7 @@ class LineReader {
     return line_.substr(begin, at_++ - begin);
   }
 
-  int64_t integer() {
+  int64_t read_integer() {
     skip_space();
     number_at_ = at_;
     int64_t value = 0;
@@ -252,11 +254,11 @@ class LineReader {
   }
 
   template <typename Use>
-  int64_t integers(const Use& use) {
+  int64_t read_integers(const Use& use) {
     expect('[', "an array of integers");
     int64_t count = 0;
     if (accept(']')) return count;
-    do use(integer(), count++);
+    do use(read_integer(), count++);
     while (accept(','));
     expect(']', "',' or ']'");
     return count;
@@ -269,7 +271,7 @@ class LineReader {
 
   void read_ids() {
     begin_list(id_count_, "input_ids");
-    id_count_ = integers([&](int64_t value, int64_t) {
+    id_count_ = read_integers([&](int64_t value, int64_t) {
       if (value < 0 || value > std::numeric_limits<int32_t>::max())
         fail_number(cat("id ", value, " in input_ids is not a token id"));
       ids_.push_back(static_cast<int32_t>(value));
@@ -277,7 +279,7 @@ class LineReader {
   }
   void read_labels() {
     begin_list(label_count_, "labels");
-    label_count_ = integers([&](int64_t value, int64_t) {
+    label_count_ = read_integers([&](int64_t value, int64_t) {
       if ((value < 0 && value != kIgnoredLabel) || value > std::numeric_limits<int32_t>::max())
         fail_number(cat("label ", value, " is neither a token id nor -100"));
       labels_.push_back(static_cast<int32_t>(value));
@@ -288,7 +290,7 @@ class LineReader {
   void read_attention() {
     begin_list(mask_count_, "attention_mask");
     attended_first_ = attended_end_ = 0;
-    mask_count_ = integers([&](int64_t value, int64_t i) {
+    mask_count_ = read_integers([&](int64_t value, int64_t i) {
       if (value != 0 && value != 1)
         fail_number(cat("attention_mask holds ", value, ", expected 0 or 1"));
       if (value == 0) return;
@@ -301,7 +303,7 @@ class LineReader {
   }
   void read_positions() {
     begin_list(position_count_, "position_ids");
-    position_count_ = integers([&](int64_t value, int64_t i) {
+    position_count_ = read_integers([&](int64_t value, int64_t i) {
       if (value != i)
         fail_number(cat("position_ids holds ", value, " at index ", i,
                         "; packed lines are not read: write one document a line"));
@@ -309,12 +311,12 @@ class LineReader {
   }
 
   void skip_value(int depth) {
-    if (depth > kDeepest) fail("nested too deeply");
+    if (depth > kMaxDepth) fail("nested too deeply");
     skip_space();
     if (at_ >= line_.size()) fail("the line ends inside a value");
     const char c = line_[at_];
     if (c == '"')
-      string();
+      read_string();
     else if (c == '{' || c == '[')
       skip_nested(depth, c == '{');
     else
@@ -327,7 +329,7 @@ class LineReader {
     do {
       if (object) {
         skip_space();
-        string();
+        read_string();
         expect(':', "':' after the key");
       }
       skip_value(depth + 1);
@@ -379,10 +381,10 @@ class LineReader {
   void check_loss_masks() const {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");
-      if (!mask.list) throw LineError{cat(name, " is not read: ", kWriteLabels)};
+      if (!mask.is_list) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       if (mask.entries != id_count_)
         throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", mask.entries)};
-      if (mask.alike && is_true_text(mask.first)) continue;
+      if (mask.entries_are_equal && is_true_text(mask.first_entry)) continue;
       if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
         if (!is_true_text(entry) && !is_false_text(entry))

@@ -15,8 +15,8 @@
 namespace ftrun {
 namespace {
 
-MixedOrder order_for(const SequenceSet& sequences, const LoaderOptions& options) {
-  return sequences.order(
+MixedOrder make_training_order(const SequenceSet& sequences, const LoaderOptions& options) {
+  return sequences.make_order(
       options.shuffle, options.seed,
       sequences.epoch_sequences(options.layout.global_batch(), options.drop_last));
 }
@@ -25,10 +25,11 @@ MixedOrder order_for(const SequenceSet& sequences, const LoaderOptions& options)
 
 /// Work prepares the steps. The loader and its thread share it.
 struct Loader::Work {
-  Work(const SequenceSet& sequences, const LoaderOptions& with)
-      : options(with),
-        reader(sequences, with.layout, with.rank, order_for(sequences, with), with.vocab_rows),
-        buffers(static_cast<size_t>(std::max(with.prefetched_steps, 1)) + 1) {}
+  Work(const SequenceSet& sequences, const LoaderOptions& loader_options)
+      : options(loader_options),
+        reader(sequences, loader_options.layout, loader_options.rank,
+               make_training_order(sequences, loader_options), loader_options.vocab_rows),
+        buffers(static_cast<size_t>(std::max(loader_options.prefetched_steps, 1)) + 1) {}
 
   void run();
   bool wait_for_space(int64_t filled);
@@ -61,7 +62,7 @@ void Loader::shutdown() {
   }
   work_->space.notify_all();
   work_->ready.notify_all();
-  thread_.end();
+  thread_.join_or_detach();
 }
 
 bool Loader::Work::wait_for_space(int64_t filled) {
@@ -93,38 +94,39 @@ Loader::FetchedBatch Loader::next() {
   std::unique_lock lock(work_->mutex);
   require(!work_->stop, "next() is called before shutdown()");
   require(!work_->is_past_end(next_step()), "next() is called at most once for each step");
-  work_->released_steps = taken_steps_;
+  work_->released_steps = returned_steps_;
   work_->space.notify_all();
   WaitNotice notice(options_.notices, begin);
   const auto end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                std::chrono::duration<double>(options_.timeout_seconds));
   const auto has_result = [&] {
-    return work_->filled_steps > taken_steps_ || work_->error != nullptr || work_->stop;
+    return work_->filled_steps > returned_steps_ || work_->error != nullptr || work_->stop;
   };
   while (!work_->ready.wait_until(
-      lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_result)) {
-    if (std::chrono::steady_clock::now() >= end) refuse_wait();
+      lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first_delay),
+      has_result)) {
+    if (std::chrono::steady_clock::now() >= end) throw_timeout();
     notice.poll([&](const std::string& waited) {
       return cat("step ", next_step(), " has waited ", waited,
                  " for its data: their file system does not answer, or is slow");
     });
   }
-  if (work_->filled_steps <= taken_steps_) {
+  if (work_->filled_steps <= returned_steps_) {
     require(work_->error != nullptr, "shutdown() while next() waits");
     std::rethrow_exception(work_->error);
   }
   const StepBatch& batch =
-      work_->buffers[static_cast<size_t>(taken_steps_) % work_->buffers.size()];
-  ++taken_steps_;
+      work_->buffers[static_cast<size_t>(returned_steps_) % work_->buffers.size()];
+  ++returned_steps_;
   return {batch, seconds_since(begin)};
 }
 
 int64_t Loader::ready_steps() {
   const std::lock_guard lock(work_->mutex);
-  return work_->filled_steps - taken_steps_;
+  return work_->filled_steps - returned_steps_;
 }
 
-void Loader::refuse_wait() const {
+void Loader::throw_timeout() const {
   throw Error(ExitCode::kEnvironment,
               cat("the data of step ", next_step(), " did not arrive within ",
                   human_seconds(options_.timeout_seconds)),

@@ -33,7 +33,7 @@ struct LoaderOptions {
   /// The longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
   /// The longest wait for the end of the thread.
-  std::chrono::milliseconds patience = DetachableThread::kPatience;
+  std::chrono::milliseconds patience = DetachableThread::kStopTimeout;
   /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
@@ -57,7 +57,7 @@ class Loader {
   /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
   FetchedBatch next();
   /// Returns the step whose data next() will return.
-  int64_t next_step() const { return options_.first_step + taken_steps_; }
+  int64_t next_step() const { return options_.first_step + returned_steps_; }
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
   /// these.
   int64_t ready_steps();
@@ -69,12 +69,12 @@ class Loader {
  private:
   struct Work;
 
-  [[noreturn]] void refuse_wait() const;
+  [[noreturn]] void throw_timeout() const;
 
   const LoaderOptions options_;
   /// The objects that the thread uses; a thread that is left behind keeps them.
   const std::shared_ptr<Work> work_;
-  int64_t taken_steps_ = 0;  // steps handed out; the last of them may still be in use
+  int64_t returned_steps_ = 0;  // steps handed out; the last of them may still be in use
   DetachableThread thread_;
 };
 

@@ -23,7 +23,7 @@ uint64_t u64_at(std::span<const std::byte> bytes, size_t offset) {
 
 }  // namespace
 
-int64_t LossMask::count(int64_t first, int64_t count) const {
+int64_t LossMask::count_trained(int64_t first, int64_t count) const {
   if (all_ || count <= 0) return std::max<int64_t>(count, 0);
   int64_t total = 0;
   const int64_t end = first + count;

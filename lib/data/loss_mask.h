@@ -23,7 +23,7 @@ class LossMask {
     return ((byte >> (token & 7)) & 1U) != 0;
   }
   /// Returns the number of tokens in [first, first + count) that count as labels.
-  int64_t count(int64_t first, int64_t count) const;
+  int64_t count_trained(int64_t first, int64_t count) const;
 
  private:
   std::span<const std::byte> bits_;

@@ -16,7 +16,7 @@ constexpr char kLegacyMagic[] = "TNTIDX\0";
 constexpr int64_t kMagicBytes = 9, kHeaderBytes = 34;
 
 template <typename T>
-T value_at(std::span<const std::byte> bytes, int64_t offset) {
+T read_value(std::span<const std::byte> bytes, int64_t offset) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof value);  // the arrays are not aligned
   return value;
@@ -53,8 +53,8 @@ DType dtype_of_code(const std::string& path, int code) {
   }
 }
 
-/// Index is the parsed header of an .idx file, with the offsets of its arrays.
-struct Index {
+/// IndexHeader is the parsed header of an .idx file, with the offsets of its arrays.
+struct IndexHeader {
   DType dtype = DType::kU16;
   int64_t sequences = 0, boundaries = 0;
   int64_t lengths_at() const { return kHeaderBytes; }
@@ -74,21 +74,22 @@ void check_magic(const MappedFile& idx) {
     refuse_pair(path, cat("has ", bytes.size(), " bytes; the header alone has ", kHeaderBytes));
   if (std::memcmp(bytes.data(), kMagic, static_cast<size_t>(kMagicBytes)) != 0)
     refuse_pair(path, "offset 0: does not begin with Megatron's magic MMIDIDX");
-  if (const auto version = value_at<uint64_t>(bytes, 9); version != 1)
+  if (const auto version = read_value<uint64_t>(bytes, 9); version != 1)
     refuse_pair(path, cat("offset 9: index version ", version, ", expected 1"));
 }
 
-Index read_header(const MappedFile& idx) {
+IndexHeader read_header(const MappedFile& idx) {
   check_magic(idx);
   const auto bytes = idx.bytes();
   const std::string& path = idx.path();
   const auto size = static_cast<uint64_t>(bytes.size());
-  const auto sequences = value_at<uint64_t>(bytes, 18), boundaries = value_at<uint64_t>(bytes, 26);
+  const auto sequences = read_value<uint64_t>(bytes, 18),
+             boundaries = read_value<uint64_t>(bytes, 26);
   if (sequences > size / 12 || boundaries > size / 8)
     refuse_pair(path, cat("offset 18: the header says ", sequences, " sequences and ", boundaries,
                           " document boundaries; the file has only ", size, " bytes"));
-  const Index index{dtype_of_code(path, value_at<uint8_t>(bytes, 17)),
-                    static_cast<int64_t>(sequences), static_cast<int64_t>(boundaries)};
+  const IndexHeader index{dtype_of_code(path, read_value<uint8_t>(bytes, 17)),
+                          static_cast<int64_t>(sequences), static_cast<int64_t>(boundaries)};
   const auto end = static_cast<uint64_t>(index.end());
   if (size == end + sequences && sequences > 0)
     refuse_pair(path, "has a mode for each sequence (a multimodal data set)",
@@ -100,14 +101,14 @@ Index read_header(const MappedFile& idx) {
 }
 
 /// Checks the sequences and returns the number of tokens.
-int64_t check_sequences(const MappedFile& idx, const Index& index, const MappedFile& bin) {
+int64_t check_sequences(const MappedFile& idx, const IndexHeader& index, const MappedFile& bin) {
   const int64_t item = dtype_bytes(index.dtype);
   const auto size = static_cast<int64_t>(bin.bytes().size());
   int64_t bytes = 0;
   for (int64_t s = 0; s < index.sequences; ++s) {
     const int64_t at = index.lengths_at() + 4 * s, pointer_at = index.pointers_at() + 8 * s;
-    const auto length = value_at<int32_t>(idx.bytes(), at);
-    const auto pointer = value_at<int64_t>(idx.bytes(), pointer_at);
+    const auto length = read_value<int32_t>(idx.bytes(), at);
+    const auto pointer = read_value<int64_t>(idx.bytes(), pointer_at);
     if (length < 0)
       refuse_pair(idx.path(), cat("offset ", at, ": sequence ", s, " has length ", length));
     if (pointer != bytes)
@@ -125,41 +126,41 @@ int64_t check_sequences(const MappedFile& idx, const Index& index, const MappedF
   return bytes / item;
 }
 
-void check_documents(const MappedFile& idx, const Index& index) {
+void check_documents(const MappedFile& idx, const IndexHeader& index) {
   if (index.boundaries < 1)
     refuse_pair(idx.path(), "offset 26: no document boundaries, expected at least 1");
-  int64_t before = 0;
+  int64_t previous = 0;
   for (int64_t d = 0; d < index.boundaries; ++d) {
     const int64_t at = index.documents_at() + 8 * d;
-    const auto sequence = value_at<int64_t>(idx.bytes(), at);
+    const auto sequence = read_value<int64_t>(idx.bytes(), at);
     const bool first_is_zero = d > 0 || sequence == 0;
-    if (!first_is_zero || sequence < before || sequence > index.sequences)
+    if (!first_is_zero || sequence < previous || sequence > index.sequences)
       refuse_pair(idx.path(),
                   cat("offset ", at, ": document boundary ", d, " is sequence ", sequence,
-                      ", expected ", d == 0 ? "0" : cat(before, " to ", index.sequences)));
-    before = sequence;
+                      ", expected ", d == 0 ? "0" : cat(previous, " to ", index.sequences)));
+    previous = sequence;
   }
-  if (before != index.sequences)
+  if (previous != index.sequences)
     refuse_pair(idx.path(), cat("offset ", index.end() - 8, ": the last document ends at sequence ",
-                                before, " of ", index.sequences));
+                                previous, " of ", index.sequences));
 }
 
 class MegatronFile : public BinaryFile {
  public:
-  MegatronFile(MappedFile bin, BinaryLayout layout, MappedFile idx, const Index& index)
+  MegatronFile(MappedFile bin, BinaryLayout layout, MappedFile idx, const IndexHeader& index)
       : BinaryFile(std::move(bin), std::move(layout)), idx_(std::move(idx)), index_(index) {
     documents_ = index_.boundaries - 1;
   }
 
-  std::vector<DataPart> parts() const override {
-    std::vector<DataPart> parts = BinaryFile::parts();
-    parts.insert(parts.begin() + 1, {"index", idx_.path()});
-    return parts;
+  std::vector<DataSetFile> list_files() const override {
+    std::vector<DataSetFile> files = BinaryFile::list_files();
+    files.insert(files.begin() + 1, {"index", idx_.path()});
+    return files;
   }
   int64_t document_start(int64_t d) const override {
-    const auto sequence = value_at<int64_t>(idx_.bytes(), index_.documents_at() + 8 * d);
+    const auto sequence = read_value<int64_t>(idx_.bytes(), index_.documents_at() + 8 * d);
     if (sequence == index_.sequences) return tokens_;
-    return value_at<int64_t>(idx_.bytes(), index_.pointers_at() + 8 * sequence) /
+    return read_value<int64_t>(idx_.bytes(), index_.pointers_at() + 8 * sequence) /
            dtype_bytes(index_.dtype);
   }
   void check_not_truncated() const override {
@@ -169,7 +170,7 @@ class MegatronFile : public BinaryFile {
 
  private:
   MappedFile idx_;
-  Index index_;
+  IndexHeader index_;
 };
 
 }  // namespace
@@ -183,7 +184,7 @@ std::unique_ptr<TokenFile> open_megatron(const std::string& prefix) {
     refuse_pair(bin_path, cat("its index ", idx_path, " does not exist"),
                 "set data.format: auto, or copy both files of the pair");
   MappedFile idx(idx_path);
-  const Index index = read_header(idx);
+  const IndexHeader index = read_header(idx);
   MappedFile bin(bin_path);
   const int64_t tokens = check_sequences(idx, index, bin);
   check_documents(idx, index);

@@ -14,8 +14,8 @@ constexpr int64_t kBlockSequences = 64;
 
 SequenceTable::SequenceTable(const TokenDataset& data, SequencePacking packing,
                              int64_t sequence_length, bool separates_sets)
-    : data_(data), packing_(packing), length_(sequence_length) {
-  require(length_ >= 1, "the sequence length is at least 1");
+    : data_(data), packing_(packing), sequence_length_(sequence_length) {
+  require(sequence_length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
   if (separates_sets)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
@@ -30,10 +30,11 @@ SequenceTable::SequenceTable(const TokenDataset& data, SequencePacking packing,
 
 void SequenceTable::cut_stream() {
   for (size_t set = 1; set < set_begins_.size(); ++set) {
-    sequences_ += std::max<int64_t>(set_begins_[set] - set_begins_[set - 1] - 1, 0) / length_;
+    sequences_ +=
+        std::max<int64_t>(set_begins_[set] - set_begins_[set - 1] - 1, 0) / sequence_length_;
     first_sequences_.push_back(sequences_);
   }
-  filled_ = sequences_ * length_;
+  filled_positions_ = sequences_ * sequence_length_;
 }
 
 /// Returns the document after the last one of the set that contains `document`.
@@ -53,7 +54,7 @@ bool SequenceTable::next_piece(DocumentPosition& cursor, int64_t end, DocumentPi
       cursor = {cursor.document + 1, 0};
       continue;
     }
-    piece = {start + cursor.offset, std::min(left, length_)};
+    piece = {start + cursor.offset, std::min(left, sequence_length_)};
     cursor.offset = packing_ == SequencePacking::kNone ? pairs : cursor.offset + piece.length;
     if (data_.count_trained(piece.first_token + 1, piece.length) > 0) return true;
     ++dropped;
@@ -65,11 +66,12 @@ bool SequenceTable::next_piece(DocumentPosition& cursor, int64_t end, DocumentPi
 /// of the next block. A block ends with its set at the latest. Returns the number of pieces left
 /// out.
 int64_t SequenceTable::gather_block(DocumentPosition& cursor, PackScratch& scratch) const {
-  const int64_t enough = kBlockSequences * (packing_ == SequencePacking::kNone ? 1 : length_);
+  const int64_t block_size =
+      kBlockSequences * (packing_ == SequencePacking::kNone ? 1 : sequence_length_);
   const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
-  for (DocumentPiece piece; gathered < enough && next_piece(cursor, end, piece, dropped);) {
+  for (DocumentPiece piece; gathered < block_size && next_piece(cursor, end, piece, dropped);) {
     scratch.pieces.push_back(piece);
     gathered += packing_ == SequencePacking::kNone ? 1 : piece.length;
   }
@@ -80,16 +82,19 @@ int64_t SequenceTable::gather_block(DocumentPosition& cursor, PackScratch& scrat
 /// with room.
 void SequenceTable::place_pieces(PackScratch& scratch) const {
   scratch.sequence_of_piece.clear();
-  scratch.filled.clear();
+  scratch.filled_positions.clear();
   size_t first_open = 0;
   for (const DocumentPiece& piece : scratch.pieces) {
-    size_t sequence = packing_ == SequencePacking::kNone ? scratch.filled.size() : first_open;
-    while (sequence < scratch.filled.size() && scratch.filled[sequence] + piece.length > length_)
+    size_t sequence =
+        packing_ == SequencePacking::kNone ? scratch.filled_positions.size() : first_open;
+    while (sequence < scratch.filled_positions.size() &&
+           scratch.filled_positions[sequence] + piece.length > sequence_length_)
       ++sequence;
-    if (sequence == scratch.filled.size()) scratch.filled.push_back(0);
-    scratch.filled[sequence] += piece.length;
+    if (sequence == scratch.filled_positions.size()) scratch.filled_positions.push_back(0);
+    scratch.filled_positions[sequence] += piece.length;
     scratch.sequence_of_piece.push_back(static_cast<int32_t>(sequence));
-    while (first_open < scratch.filled.size() && scratch.filled[first_open] == length_)
+    while (first_open < scratch.filled_positions.size() &&
+           scratch.filled_positions[first_open] == sequence_length_)
       ++first_open;
   }
 }
@@ -100,22 +105,22 @@ void SequenceTable::build_blocks(int64_t first, int64_t end) {
   DocumentPosition cursor{first, 0};
   while (cursor.document < end) {
     const DocumentPosition begin = cursor;
-    dropped_ += gather_block(cursor, scratch);
+    dropped_pieces_ += gather_block(cursor, scratch);
     if (scratch.pieces.empty()) break;
     place_pieces(scratch);
     max_pieces_ = std::max(max_pieces_, scratch.pieces.size());
     blocks_.push_back({begin, sequences_});
-    sequences_ += static_cast<int64_t>(scratch.filled.size());
-    for (const int64_t filled : scratch.filled) filled_ += filled;
+    sequences_ += static_cast<int64_t>(scratch.filled_positions.size());
+    for (const int64_t filled : scratch.filled_positions) filled_positions_ += filled;
   }
   first_sequences_.push_back(sequences_);
 }
 
 void SequenceTable::reserve(std::vector<DocumentPiece>& out, PackScratch& scratch) const {
-  out.reserve(std::min(max_pieces_, static_cast<size_t>(length_)));
+  out.reserve(std::min(max_pieces_, static_cast<size_t>(sequence_length_)));
   scratch.pieces.reserve(max_pieces_);
   scratch.sequence_of_piece.reserve(max_pieces_);
-  scratch.filled.reserve(max_pieces_);
+  scratch.filled_positions.reserve(max_pieces_);
 }
 
 void SequenceTable::list_pieces(int64_t sequence, std::vector<DocumentPiece>& out,
@@ -127,7 +132,8 @@ void SequenceTable::list_pieces(int64_t sequence, std::vector<DocumentPiece>& ou
         std::upper_bound(first_sequences_.begin() + 1, first_sequences_.end() - 1, sequence) -
         first_sequences_.begin() - 1;
     const auto s = static_cast<size_t>(set);
-    out.push_back({set_begins_[s] + (sequence - first_sequences_[s]) * length_, length_});
+    out.push_back(
+        {set_begins_[s] + (sequence - first_sequences_[s]) * sequence_length_, sequence_length_});
     return;
   }
   const auto after =

@@ -20,7 +20,7 @@ struct PackScratch {
   int64_t block = -1;
   std::vector<DocumentPiece> pieces;
   std::vector<int32_t> sequence_of_piece;  // counted within the block
-  std::vector<int64_t> filled;             // positions of each sequence that hold a token
+  std::vector<int64_t> filled_positions;   // positions of each sequence that hold a token
 };
 
 /// SequenceTable describes the sequences into which a packing divides a data set, for a sequence
@@ -36,7 +36,7 @@ class SequenceTable {
                 bool separates_sets = false);
 
   int64_t size() const { return sequences_; }
-  int64_t sequence_length() const { return length_; }
+  int64_t sequence_length() const { return sequence_length_; }
   SequencePacking packing() const { return packing_; }
   /// Lists the pieces of a sequence, in the order in which they lie in it; their lengths sum to at
   /// most T.
@@ -50,9 +50,9 @@ class SequenceTable {
   /// data was opened, or all of the data.
   const std::vector<int64_t>& first_sequences() const { return first_sequences_; }
   /// Returns the number of pieces left out because none of their labels is trained.
-  int64_t dropped_pieces() const { return dropped_; }
+  int64_t dropped_pieces() const { return dropped_pieces_; }
   /// Returns the number of positions of all sequences that hold a token (the rest is padding).
-  int64_t filled_positions() const { return filled_; }
+  int64_t filled_positions() const { return filled_positions_; }
 
  private:
   struct DocumentPosition {
@@ -73,14 +73,14 @@ class SequenceTable {
 
   const TokenDataset& data_;
   SequencePacking packing_;
-  int64_t length_;
+  int64_t sequence_length_;
   // The first token of each set or, unless sequences are cut from one stream, its first document;
   // and the end.
   std::vector<int64_t> set_begins_;
   std::vector<int64_t> first_sequences_{0};
   int64_t sequences_ = 0;
-  int64_t dropped_ = 0;
-  int64_t filled_ = 0;
+  int64_t dropped_pieces_ = 0;
+  int64_t filled_positions_ = 0;
   size_t max_pieces_ = 1;  // of a block
   std::vector<BlockStart> blocks_;
 };

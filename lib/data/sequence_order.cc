@@ -39,14 +39,14 @@ int64_t SequenceOrder::sequence_at(int64_t index) const {
   const int64_t epoch = index / epoch_sequences_, in_epoch = index % epoch_sequences_;
   if (!shuffle_) return in_epoch;
   return static_cast<int64_t>(
-      permuted(static_cast<uint64_t>(in_epoch), static_cast<uint64_t>(epoch)));
+      permute_index(static_cast<uint64_t>(in_epoch), static_cast<uint64_t>(epoch)));
 }
 
 /// Permutes an index by a keyed Feistel network over the next larger word with an even number of
 /// bits, applied until the result is below sequences_ (cycle walking). This is a permutation of the
 /// sequences in constant memory, with fewer than 4 applications on average (256 / sequences_ below
 /// 64 sequences). A resumed run must repeat it: any change to it changes the order of every run.
-uint64_t SequenceOrder::permuted(uint64_t index, uint64_t epoch) const {
+uint64_t SequenceOrder::permute_index(uint64_t index, uint64_t epoch) const {
   const uint64_t key = mix_bits(splitmix64(seed_) + epoch);
   const uint64_t low = (uint64_t{1} << half_bits_) - 1;
   do {
@@ -64,7 +64,7 @@ uint64_t SequenceOrder::permuted(uint64_t index, uint64_t epoch) const {
 
 namespace {
 
-int64_t entries_of_epoch(const std::vector<MixedDataSet>& sets) {
+int64_t count_epoch_entries(const std::vector<MixedDataSet>& sets) {
   require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
   for (const MixedDataSet& set : sets) {
@@ -79,12 +79,12 @@ int64_t entries_of_epoch(const std::vector<MixedDataSet>& sets) {
 
 MixedOrder::MixedOrder(const std::vector<MixedDataSet>& sets, bool shuffle, uint64_t seed,
                        int64_t epoch_sequences)
-    : entries_(entries_of_epoch(sets), shuffle, seed, epoch_sequences), sequences_(0) {
+    : entries_(count_epoch_entries(sets), shuffle, seed, epoch_sequences), sequences_(0) {
   int64_t entry = 0;
   for (const MixedDataSet& set : sets) {
-    const uint64_t own =
+    const uint64_t set_seed =
         mix_bits(seed + 1) + sets_.size();  // sets of equal size get different orders
-    sets_.push_back({sequences_, entry, SequenceOrder(set.sequences, shuffle, own)});
+    sets_.push_back({sequences_, entry, SequenceOrder(set.sequences, shuffle, set_seed)});
     sequences_ += set.sequences;
     entry += set.epoch_sequences;
   }
@@ -95,8 +95,8 @@ int64_t MixedOrder::sequence_at(int64_t index) const {
   if (sets_.size() == 1) return entry;
   const auto after =
       std::upper_bound(sets_.begin(), sets_.end(), entry,
-                       [](int64_t e, const Set& set) { return e < set.first_entry; });
-  const Set& set = *(after - 1);
+                       [](int64_t e, const OrderedSet& set) { return e < set.first_entry; });
+  const OrderedSet& set = *(after - 1);
   const int64_t end = after == sets_.end() ? entries_.sequences() : after->first_entry;
   const int64_t epoch = index / entries_.epoch_sequences();
   return set.first_sequence +

@@ -20,7 +20,7 @@ class SequenceOrder {
   int64_t epoch_sequences() const { return epoch_sequences_; }
 
  private:
-  uint64_t permuted(uint64_t index, uint64_t epoch) const;
+  uint64_t permute_index(uint64_t index, uint64_t epoch) const;
   int64_t sequences_, epoch_sequences_;
   bool shuffle_;
   uint64_t seed_;
@@ -57,12 +57,12 @@ class MixedOrder {
   int64_t epoch_sequences() const { return entries_.epoch_sequences(); }
 
  private:
-  struct Set {
+  struct OrderedSet {
     int64_t first_sequence = 0;  // among the sequences of all sets
     int64_t first_entry = 0;     // of an epoch
     SequenceOrder order;         // of its own sequences
   };
-  std::vector<Set> sets_;
+  std::vector<OrderedSet> sets_;
   /// The order of an epoch's entries. An epoch has an entry for each sequence that it uses, one set
   /// after the other.
   SequenceOrder entries_;

@@ -39,13 +39,13 @@ SequenceSet::SequenceSet(const std::vector<std::string>& paths, const SequenceSe
   require(options.weights.empty() || options.weights.size() == paths.size(),
           "there is a weight for each data set");
   refuse_unusable();
-  if (!options.weights.empty()) count_mix(options.weights);
+  if (!options.weights.empty()) count_epoch_sequences(options.weights);
 }
 
 /// Counts the sequences of each set that an epoch uses. The set with the most trained tokens, T, is
 /// used once as a whole. Set i contributes T * weight_i / weight trained tokens, where `weight` is
 /// that of the largest set; one of its S_i sequences holds T_i / S_i trained tokens on average.
-void SequenceSet::count_mix(const std::vector<double>& weights) {
+void SequenceSet::count_epoch_sequences(const std::vector<double>& weights) {
   std::vector<DocumentPiece> pieces;
   PackScratch scratch;
   const std::vector<int64_t>& begins = table_.first_sequences();
@@ -63,30 +63,33 @@ void SequenceSet::count_mix(const std::vector<double>& weights) {
                   "remove it from data.train, lower data.sequence_length, or prepare it again with "
                   "labels that count");
     }
-    mix_tokens_.push_back(tokens);
-    mix_.push_back({begins[set + 1] - begins[set], 0});
+    trained_tokens_of_sets_.push_back(tokens);
+    mixed_sets_.push_back({begins[set + 1] - begins[set], 0});
   }
   const auto largest = static_cast<size_t>(
-      std::max_element(mix_tokens_.begin(), mix_tokens_.end()) - mix_tokens_.begin());
+      std::max_element(trained_tokens_of_sets_.begin(), trained_tokens_of_sets_.end()) -
+      trained_tokens_of_sets_.begin());
   for (size_t set = 0; set < weights.size(); ++set) {
     const double tokens =
-        static_cast<double>(mix_tokens_[largest]) * (weights[set] / weights[largest]);
-    const double wanted =
-        tokens * static_cast<double>(mix_[set].sequences) / static_cast<double>(mix_tokens_[set]);
-    if (wanted > 1e12)
-      throw Error(ExitCode::kUsage,
-                  cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
-                      " in data.train, compared with ", number_text(weights[largest]),
-                      " for the largest, makes an epoch of ", number_text(wanted), " sequences"),
-                  "give the largest data set more weight");
-    mix_[set].epoch_sequences =
-        set == largest ? mix_[set].sequences : std::max<int64_t>(std::llround(wanted), 1);
+        static_cast<double>(trained_tokens_of_sets_[largest]) * (weights[set] / weights[largest]);
+    const double used_sequences = tokens * static_cast<double>(mixed_sets_[set].sequences) /
+                                  static_cast<double>(trained_tokens_of_sets_[set]);
+    if (used_sequences > 1e12)
+      throw Error(
+          ExitCode::kUsage,
+          cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
+              " in data.train, compared with ", number_text(weights[largest]),
+              " for the largest, makes an epoch of ", number_text(used_sequences), " sequences"),
+          "give the largest data set more weight");
+    mixed_sets_[set].epoch_sequences = set == largest
+                                           ? mixed_sets_[set].sequences
+                                           : std::max<int64_t>(std::llround(used_sequences), 1);
   }
 }
 
-MixedOrder SequenceSet::order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const {
-  if (mix_.empty()) return SequenceOrder(size(), shuffle, seed, epoch_sequences);
-  return {mix_, shuffle, seed, epoch_sequences};
+MixedOrder SequenceSet::make_order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const {
+  if (mixed_sets_.empty()) return SequenceOrder(size(), shuffle, seed, epoch_sequences);
+  return {mixed_sets_, shuffle, seed, epoch_sequences};
 }
 
 /// Throws an error if no label of the data counts. This is fast: it stops at the first sequence
@@ -113,8 +116,8 @@ void SequenceSet::refuse_unusable() const {
 
 int64_t SequenceSet::epoch_sequences(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "the global batch is at least 1");
-  int64_t sequences = mix_.empty() ? size() : 0;
-  for (const MixedDataSet& set : mix_) sequences += set.epoch_sequences;
+  int64_t sequences = mixed_sets_.empty() ? size() : 0;
+  for (const MixedDataSet& set : mixed_sets_) sequences += set.epoch_sequences;
   if (!drop_last) return sequences;
   if (sequences < global_batch)
     throw Error(ExitCode::kBadInput,
@@ -131,10 +134,10 @@ int64_t SequenceSet::steps_for_epochs(double epochs, int64_t global_batch, bool 
 }
 
 std::vector<std::string> mix_lines(const SequenceSet& sequences) {
-  const std::vector<MixedDataSet>& mix = sequences.mix();
+  const std::vector<MixedDataSet>& mix = sequences.mixed_sets();
   std::vector<double> tokens;
   for (size_t set = 0; set < mix.size(); ++set)
-    tokens.push_back(static_cast<double>(sequences.mix_tokens()[set]) *
+    tokens.push_back(static_cast<double>(sequences.trained_tokens_of_sets()[set]) *
                      static_cast<double>(mix[set].epoch_sequences) /
                      static_cast<double>(mix[set].sequences));
   const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);

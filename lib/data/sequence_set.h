@@ -52,11 +52,12 @@ class SequenceSet {
   /// Returns the sequences of each data set of a mix, and how many of them an epoch uses: all of
   /// the set with the most trained tokens, and of each other set as many as make its share of the
   /// trained tokens match its weight. The list is empty if nothing is mixed.
-  const std::vector<MixedDataSet>& mix() const { return mix_; }
-  /// Returns the number of trained tokens in the sequences of each set, in the order of mix().
-  const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
-  /// Returns the order in which the sequences are used.
-  MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const;
+  const std::vector<MixedDataSet>& mixed_sets() const { return mixed_sets_; }
+  /// Returns the number of trained tokens in the sequences of each set, in the order of
+  /// mixed_sets().
+  const std::vector<int64_t>& trained_tokens_of_sets() const { return trained_tokens_of_sets_; }
+  /// Makes the order in which the sequences are used.
+  MixedOrder make_order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const;
   /// Returns the number of sequences that one epoch uses: all, or with `drop_last` as many as fill
   /// whole global batches. Throws Error(kBadInput) if there are none.
   int64_t epoch_sequences(int64_t global_batch, bool drop_last) const;
@@ -65,12 +66,12 @@ class SequenceSet {
 
  private:
   void refuse_unusable() const;
-  void count_mix(const std::vector<double>& weights);
+  void count_epoch_sequences(const std::vector<double>& weights);
   TokenDataset data_;
   SequenceTable table_;
   int64_t sequence_padding_;
-  std::vector<MixedDataSet> mix_;
-  std::vector<int64_t> mix_tokens_;
+  std::vector<MixedDataSet> mixed_sets_;
+  std::vector<int64_t> trained_tokens_of_sets_;
 };
 
 /// Lists a line for each data set of a mix: its share of the tokens that are trained on, and how

@@ -32,11 +32,11 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 /// The usual limit of a sidecar's size. Sidecars have some hundred bytes, or some megabytes with
 /// the names of all inputs. A larger file is read only if its beginning shows that it is a sidecar.
-constexpr int64_t kMaxSidecar = int64_t{1} << 20;
-constexpr int64_t kMaxWrittenSidecar = int64_t{64} << 20;
+constexpr int64_t kMaxSidecarBytes = int64_t{1} << 20;
+constexpr int64_t kMaxWrittenSidecarBytes = int64_t{64} << 20;
 
 /// Returns the bytes of a regular file; nothing if there is none.
-std::optional<int64_t> bytes_of(const std::string& path) {
+std::optional<int64_t> file_bytes(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
   const uintmax_t bytes = fs::file_size(path, error);
@@ -55,18 +55,18 @@ bool begins_like_sidecar(const std::string& path) {
 
 /// Returns the maximum size in bytes of a sidecar at `path`.
 int64_t max_sidecar_bytes(const std::string& path) {
-  const int64_t bytes = bytes_of(path).value_or(0);
-  if (bytes <= kMaxSidecar || !begins_like_sidecar(path)) return kMaxSidecar;
-  if (bytes > kMaxWrittenSidecar)
+  const int64_t bytes = file_bytes(path).value_or(0);
+  if (bytes <= kMaxSidecarBytes || !begins_like_sidecar(path)) return kMaxSidecarBytes;
+  if (bytes > kMaxWrittenSidecarBytes)
     refuse_sidecar(path, cat("is ", human_bytes(bytes), ", larger than the limit of ",
-                             human_bytes(kMaxWrittenSidecar)));
-  return kMaxWrittenSidecar;
+                             human_bytes(kMaxWrittenSidecarBytes)));
+  return kMaxWrittenSidecarBytes;
 }
 
 /// Reads the JSON object of a file; nothing if there is no file, if it is larger than `max_bytes`
 /// bytes, or if it holds something else.
-std::optional<json> object_of(const std::string& path, int64_t max_bytes) {
-  if (bytes_of(path).value_or(max_bytes + 1) > max_bytes) return std::nullopt;
+std::optional<json> read_json_object(const std::string& path, int64_t max_bytes) {
+  if (file_bytes(path).value_or(max_bytes + 1) > max_bytes) return std::nullopt;
   const std::string text = read_file(path);
   refuse_wide_encoding(text, path);
   json parsed = json::parse(text, nullptr, false);
@@ -74,7 +74,7 @@ std::optional<json> object_of(const std::string& path, int64_t max_bytes) {
   return parsed;
 }
 
-int64_t integer_of(const std::string& path, const json& object, const char* key) {
+int64_t read_integer(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) refuse_sidecar(path, cat("has no \"", key, "\""));
   if (!found->is_number_integer()) refuse_sidecar(path, cat("\"", key, "\" must be an integer"));
@@ -84,33 +84,33 @@ int64_t integer_of(const std::string& path, const json& object, const char* key)
   return found->get<int64_t>();
 }
 
-std::string text_of(const std::string& path, const json& object, const char* key) {
+std::string read_text(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string())
     refuse_sidecar(path, cat("has no string \"", key, "\""));
   return found->get<std::string>();
 }
 
-std::optional<int64_t> maybe_integer(const json& object, const char* key) {
+std::optional<int64_t> find_integer(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return std::nullopt;
   return found->get<int64_t>();
 }
 
-std::optional<int32_t> maybe_id(const json& object, const char* key) {
-  const auto value = maybe_integer(object, key);
+std::optional<int32_t> find_id(const json& object, const char* key) {
+  const auto value = find_integer(object, key);
   if (!value || *value < 0 || *value > std::numeric_limits<int32_t>::max()) return std::nullopt;
   return static_cast<int32_t>(*value);
 }
 
-std::optional<DType> maybe_dtype(const json& object) {
+std::optional<DType> find_dtype(const json& object) {
   const auto found = object.find("dtype");
   if (found == object.end() || !found->is_string()) return std::nullopt;
   return token_type_from_name(found->get<std::string>());
 }
 
-uint64_t hash_of(const std::string& path, const json& object) {
-  const std::string text = text_of(path, object, "xxh3");
+uint64_t read_hash(const std::string& path, const json& object) {
+  const std::string text = read_text(path, object, "xxh3");
   uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (text.size() != 16 || result.ec != std::errc() || result.ptr != text.data() + text.size())
@@ -118,49 +118,49 @@ uint64_t hash_of(const std::string& path, const json& object) {
   return value;
 }
 
-FileRecord record_of(const std::string& path, const json& object) {
+FileRecord parse_file_record(const std::string& path, const json& object) {
   if (!object.is_object()) refuse_sidecar(path, "\"files\" must hold objects");
   FileRecord record;
-  record.role = text_of(path, object, "role");
-  record.path = (fs::path(path).parent_path() / text_of(path, object, "name")).string();
-  record.bytes = integer_of(path, object, "bytes");
-  record.modified_ns = integer_of(path, object, "modified_ns");
-  record.xxh3 = hash_of(path, object);
+  record.role = read_text(path, object, "role");
+  record.path = (fs::path(path).parent_path() / read_text(path, object, "name")).string();
+  record.bytes = read_integer(path, object, "bytes");
+  record.modified_ns = read_integer(path, object, "modified_ns");
+  record.xxh3 = read_hash(path, object);
   return record;
 }
 
-Sidecar sidecar_of(const std::string& path, const json& object) {
-  if (const int64_t version = integer_of(path, object, "version"); version != 1)
+Sidecar parse_sidecar(const std::string& path, const json& object) {
+  if (const int64_t version = read_integer(path, object, "version"); version != 1)
     refuse_sidecar(path, cat("version ", version, ", but this build reads version 1"));
   Sidecar side;
   side.path = path;
-  side.dtype = maybe_dtype(object);
-  side.end_of_document = maybe_id(object, "end_of_document");
-  side.vocab_size = maybe_integer(object, "vocab_size");
-  side.conversations = maybe_integer(object, "conversations");
-  side.longest_conversation = maybe_integer(object, "longest_conversation");
-  side.statistics = {.tokens = integer_of(path, object, "tokens"),
-                     .documents = integer_of(path, object, "documents"),
-                     .trained_tokens = integer_of(path, object, "trained_tokens"),
-                     .min_id = integer_of(path, object, "min_id"),
-                     .max_id = integer_of(path, object, "max_id")};
+  side.dtype = find_dtype(object);
+  side.end_of_document = find_id(object, "end_of_document");
+  side.vocab_size = find_integer(object, "vocab_size");
+  side.conversations = find_integer(object, "conversations");
+  side.longest_conversation = find_integer(object, "longest_conversation");
+  side.statistics = {.tokens = read_integer(path, object, "tokens"),
+                     .documents = read_integer(path, object, "documents"),
+                     .trained_tokens = read_integer(path, object, "trained_tokens"),
+                     .min_id = read_integer(path, object, "min_id"),
+                     .max_id = read_integer(path, object, "max_id")};
   const auto files = object.find("files");
   if (files == object.end() || !files->is_array()) refuse_sidecar(path, "has no list \"files\"");
-  for (const json& file : *files) side.files.push_back(record_of(path, file));
+  for (const json& file : *files) side.files.push_back(parse_file_record(path, file));
   return side;
 }
 
 }  // namespace
 
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t max_bytes) {
-  const auto object = object_of(path, max_bytes);
+  const auto object = read_json_object(path, max_bytes);
   const json format = object ? object->value("format", json()) : json();
   if (format == json(kUnfinished))
     refuse_sidecar(
         path,
         "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
   if (format != json(kFormat)) return std::nullopt;
-  return sidecar_of(path, *object);
+  return parse_sidecar(path, *object);
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& data_file) {
@@ -196,9 +196,9 @@ FlatFileInfo read_flat_file_info(const std::string& data_file) {
   if (const auto side = read_sidecar(data_file))
     return {side->dtype, side->end_of_document, side->path};
   const std::string path = (fs::path(data_file).parent_path() / "meta.json").string();
-  const auto object = object_of(path, kMaxSidecar);
+  const auto object = read_json_object(path, kMaxSidecarBytes);
   if (!object) return {};
-  FlatFileInfo facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
+  FlatFileInfo facts{find_dtype(*object), find_id(*object, "eos"), ""};
   if (facts.dtype || facts.end_of_document) facts.origin = path;
   return facts;
 }

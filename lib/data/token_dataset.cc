@@ -15,14 +15,14 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
-  const auto after = std::upper_bound(starts.begin(), starts.end() - 1, at);
+size_t file_index(const std::vector<int64_t>& starts, int64_t item) {
+  const auto after = std::upper_bound(starts.begin(), starts.end() - 1, item);
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
 /// Returns whether a name in data.train is an existing file or folder, or the prefix of a data
 /// file.
-bool names_data(const std::string& name) {
+bool is_data_path(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();
 }
@@ -51,13 +51,13 @@ std::vector<std::string> list_matching_paths(const std::vector<std::string>& fol
   std::error_code error;
   for (const std::string& path : folders) {
     const std::string folder = path.empty() || path.ends_with('/') ? path : path + "/";
-    if (names_data(folder + part) || !is_pattern(part)) {
+    if (is_data_path(folder + part) || !is_pattern(part)) {
       paths.push_back(folder + part);
       continue;
     }
-    const std::string listed = folder.empty() ? "." : folder;
-    if (!fs::is_directory(listed, error)) continue;
-    for (const std::string& name : posix_files().list(listed))
+    const std::string listed_folder = folder.empty() ? "." : folder;
+    if (!fs::is_directory(listed_folder, error)) continue;
+    for (const std::string& name : posix_files().list(listed_folder))
       if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) paths.push_back(folder + name);
   }
   return paths;
@@ -65,16 +65,16 @@ std::vector<std::string> list_matching_paths(const std::vector<std::string>& fol
 
 }  // namespace
 
-std::vector<std::string> matching_files(const std::string& named) {
-  const std::string pattern = names_data(named) ? named : find_hub_file(named);
-  if (names_data(pattern)) return {pattern};
+std::vector<std::string> list_matching_files(const std::string& name) {
+  const std::string pattern = is_data_path(name) ? name : find_hub_file(name);
+  if (is_data_path(pattern)) return {pattern};
   const std::vector<std::string> rest = missing_parts(pattern);
   if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};
   size_t rest_bytes = rest.size() - 1;  // the slashes between them
   for (const std::string& part : rest) rest_bytes += part.size();
   std::vector<std::string> paths{pattern.substr(0, pattern.size() - rest_bytes)};
   for (const std::string& part : rest) paths = list_matching_paths(paths, part);
-  std::erase_if(paths, [](const std::string& path) { return !names_data(path); });
+  std::erase_if(paths, [](const std::string& path) { return !is_data_path(path); });
   if (paths.empty())
     throw Error(ExitCode::kBadInput, cat(pattern, ": no file matches this pattern"),
                 "check the pattern; it is relative to the working directory");
@@ -83,7 +83,7 @@ std::vector<std::string> matching_files(const std::string& named) {
 
 TokenDataset::TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options) {
   for (const std::string& pattern : paths) {
-    for (const std::string& path : matching_files(pattern)) {
+    for (const std::string& path : list_matching_files(pattern)) {
       files_.push_back(open_token_file(path, options));
       token_starts_.push_back(tokens() + files_.back()->tokens());
       document_starts_.push_back(documents() + files_.back()->documents());
@@ -105,14 +105,14 @@ std::string TokenDataset::name() const {
 
 int64_t TokenDataset::document_start(int64_t d) const {
   if (d >= documents()) return tokens();
-  const size_t f = file_of(document_starts_, d);
+  const size_t f = file_index(document_starts_, d);
   return token_starts_[f] + files_[f]->document_start(d - document_starts_[f]);
 }
 
 void TokenDataset::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                         ReadScratch& scratch) const {
   while (!ids.empty()) {
-    const size_t f = file_of(token_starts_, first);
+    const size_t f = file_index(token_starts_, first);
     const auto left = static_cast<size_t>(token_starts_[f + 1] - first);
     const size_t n = std::min(left, ids.size());
     files_[f]->read(first - token_starts_[f], ids.first(n), labels.first(n), scratch);
@@ -123,14 +123,14 @@ void TokenDataset::read(int64_t first, std::span<int32_t> ids, std::span<int32_t
 }
 
 TokenLocation TokenDataset::locate(int64_t token) const {
-  const size_t f = file_of(token_starts_, token);
+  const size_t f = file_index(token_starts_, token);
   return files_[f]->locate(token - token_starts_[f]);
 }
 
-std::vector<std::string> TokenDataset::notes() const {
+std::vector<std::string> TokenDataset::opening_notices() const {
   std::vector<std::string> notes;
   for (const auto& file : files_)
-    for (std::string& note : file->notes()) notes.push_back(std::move(note));
+    for (std::string& note : file->opening_notices()) notes.push_back(std::move(note));
   return notes;
 }
 
@@ -142,9 +142,9 @@ bool TokenDataset::all_trained() const {
 int64_t TokenDataset::count_trained(int64_t first, int64_t count) const {
   int64_t total = 0;
   while (count > 0) {
-    const size_t f = file_of(token_starts_, first);
+    const size_t f = file_index(token_starts_, first);
     const int64_t n = std::min(count, token_starts_[f + 1] - first);
-    total += files_[f]->loss_mask().count(first - token_starts_[f], n);
+    total += files_[f]->loss_mask().count_trained(first - token_starts_[f], n);
     first += n;
     count -= n;
   }

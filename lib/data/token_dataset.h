@@ -15,13 +15,13 @@ namespace ftrun {
 /// set of the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. The parts
 /// of a name that do not exist are patterns if they contain * ? [ ]; their matches are sorted.
 /// Throws Error(kBadInput) if nothing matches; a name without patterns is returned unchanged.
-std::vector<std::string> matching_files(const std::string& pattern);
+std::vector<std::string> list_matching_files(const std::string& pattern);
 
 /// TokenDataset is one or several files read as one stream of tokens, in the order given. It is
 /// immutable after opening; any number of threads may read it, each with its own ReadScratch.
 class TokenDataset {
  public:
-  /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Throws
+  /// Opens the files. A path is a file, a prefix, or a pattern (list_matching_files()). Throws
   /// Error(kBadInput) if a file cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
@@ -42,7 +42,7 @@ class TokenDataset {
             ReadScratch& scratch) const;
   TokenLocation locate(int64_t token) const;
   /// Lists findings from opening the files that do not stop training, one sentence each.
-  std::vector<std::string> notes() const;
+  std::vector<std::string> opening_notices() const;
   /// Returns whether every token counts as a label.
   bool all_trained() const;
   /// Returns the number of tokens in [first, first + count) that count as labels.

@@ -22,7 +22,7 @@ bool has_readable_extension(const std::string& name) {
   return extension == ".bin" || extension == ".jsonl";
 }
 
-std::vector<std::string> data_files_of(const std::string& folder) {
+std::vector<std::string> list_data_files(const std::string& folder) {
   std::vector<std::string> names;
   for (const std::string& name : posix_files().list(folder.empty() ? "." : folder))
     if (has_readable_extension(name)) names.push_back(name);
@@ -30,7 +30,7 @@ std::vector<std::string> data_files_of(const std::string& folder) {
 }
 
 [[noreturn]] void refuse_folder(const std::string& path) {
-  const std::vector<std::string> names = data_files_of(path);
+  const std::vector<std::string> names = list_data_files(path);
   throw Error(ExitCode::kBadInput, cat(path, ": is a folder, expected a data file"),
               names.empty() ? "name a .bin or .jsonl file; this folder holds none"
                             : cat("name one of its files: ", join(names, ", ")));
@@ -42,13 +42,14 @@ std::vector<std::string> data_files_of(const std::string& folder) {
   if (!fs::is_directory(folder.empty() ? "." : folder, error))
     throw Error(ExitCode::kBadInput, cat(path, ": no such file (and no folder ", folder, ")"),
                 "check the path; it is relative to the working directory");
-  const std::string near = nearest(fs::path(path).filename().string(), data_files_of(folder));
+  const std::string near =
+      closest_match(fs::path(path).filename().string(), list_data_files(folder));
   throw Error(ExitCode::kBadInput, cat(path, ": no such file"),
               near.empty() ? "check the path, or write the data with scripts/prepare_data.py"
                            : cat("did you mean ", (fs::path(folder) / near).string(), "?"));
 }
 
-[[noreturn]] void refuse_kind(const std::string& path) {
+[[noreturn]] void refuse_file_type(const std::string& path) {
   throw Error(ExitCode::kBadInput,
               cat(path, ": not a data file that ftrun reads (expected .bin, .idx or .jsonl)"),
               "turn text or chats into tokens with scripts/prepare_data.py");
@@ -61,7 +62,7 @@ DataFormat format_by_name(const std::string& path) {
   if (extension == ".jsonl") return DataFormat::kJsonl;
   if (extension == ".idx" || (extension == ".bin" && has_index)) return DataFormat::kMegatron;
   if (extension == ".bin") return DataFormat::kAuto;
-  refuse_kind(path);
+  refuse_file_type(path);
 }
 
 /// Finds the file itself, or the file of a prefix.
@@ -91,9 +92,9 @@ void refuse_lost_companion(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<TokenFile> open_token_file(const std::string& given,
+std::unique_ptr<TokenFile> open_token_file(const std::string& name,
                                            const TokenFileOptions& options) {
-  const std::string path = find_named_file(given);
+  const std::string path = find_named_file(name);
   refuse_lost_companion(path);
   const std::string stem = fs::path(path).replace_extension().string();
   switch (options.format == DataFormat::kAuto ? format_by_name(path) : options.format) {
@@ -112,12 +113,12 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& given,
 void check_mapping_not_truncated(const MappedFile& file) {
   struct stat info {};
   if (::stat(file.path().c_str(), &info) != 0) return;  // removed: the mapping keeps its pages
-  const auto now = static_cast<size_t>(info.st_size);
-  if (now >= file.bytes().size()) return;
-  throw Error(
-      ExitCode::kBadInput,
-      cat(file.path(), ": was cut from ", file.bytes().size(), " to ", now, " bytes while in use"),
-      "write new data to a new file; do not change a file that a run is reading");
+  const auto current_bytes = static_cast<size_t>(info.st_size);
+  if (current_bytes >= file.bytes().size()) return;
+  throw Error(ExitCode::kBadInput,
+              cat(file.path(), ": was cut from ", file.bytes().size(), " to ", current_bytes,
+                  " bytes while in use"),
+              "write new data to a new file; do not change a file that a run is reading");
 }
 
 }  // namespace ftrun

@@ -28,8 +28,8 @@ struct TokenLocation {
   int64_t value = 0;
 };
 
-/// DataPart is one file of a data set and its role: "tokens", "index", "mask" or "jsonl".
-struct DataPart {
+/// DataSetFile is one file of a data set and its role: "tokens", "index", "mask" or "jsonl".
+struct DataSetFile {
   std::string role;
   std::string path;
 };
@@ -55,7 +55,7 @@ class TokenFile {
 
   /// Returns the name of the format: "Megatron .bin/.idx, uint16".
   virtual std::string format() const = 0;
-  virtual std::vector<DataPart> parts() const = 0;
+  virtual std::vector<DataSetFile> list_files() const = 0;
   /// Returns the first token of document d; for d = documents() it returns tokens().
   virtual int64_t document_start(int64_t d) const = 0;
   /// Reads ids[i] = token first+i, labels[i] = the same id if it is trained on (the file's own
@@ -67,7 +67,7 @@ class TokenFile {
   /// Returns the maximum number of ids that a ReadScratch may hold.
   virtual int64_t scratch_ids() const { return 0; }
   /// Lists findings from opening the file that do not stop training, one sentence each.
-  virtual std::vector<std::string> notes() const { return {}; }
+  virtual std::vector<std::string> opening_notices() const { return {}; }
   /// Throws Error(kBadInput) for a file that has become shorter since it was opened: reading the
   /// lost pages would kill the process with SIGBUS.
   virtual void check_not_truncated() const = 0;

@@ -17,7 +17,7 @@ ValidationReader::ValidationReader(const SequenceSet& set, int64_t sequences,
       rank_(rank),
       batches_(static_cast<size_t>(micro_batches)) {
   for (int64_t sequence = 0; sequence < sequences_; ++sequence)
-    counted_ += reader_.count_labels(sequence);
+    counted_tokens_ += reader_.count_labels(sequence);
 }
 
 int64_t ValidationReader::passes() const {

@@ -25,7 +25,7 @@ class ValidationReader {
   int64_t passes() const;
   /// Returns the number of labels that count in all sequences: the loss is the sum over all ranks
   /// and passes divided by this number.
-  int64_t counted_tokens_global() const { return counted_; }
+  int64_t counted_tokens_global() const { return counted_tokens_; }
   /// Reads the batches of pass `pass`, valid until the next call. Rows without a sequence have no
   /// label that counts.
   std::span<const Batch> read(int64_t pass);
@@ -33,7 +33,7 @@ class ValidationReader {
  private:
   SequenceReader reader_;
   int64_t sequences_, micro_batch_size_, ranks_, rank_;
-  int64_t counted_ = 0;
+  int64_t counted_tokens_ = 0;
   std::vector<Batch> batches_;
 };
 

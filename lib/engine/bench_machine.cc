@@ -157,8 +157,8 @@ class GraphBench {
 };
 
 /// Makes the config of a Llama model with one layer.
-ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t feed_forward,
-                       int64_t vocabulary) {
+ModelConfig make_decoder_config(int64_t hidden, int64_t heads, int64_t kv_heads,
+                                int64_t feed_forward, int64_t vocabulary) {
   ModelConfig config;
   config.family = "llama";
   config.vocab_rows = vocabulary;
@@ -175,14 +175,14 @@ ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t 
 
 /// Lists the models whose operations are timed: Llama blocks for batches of three sizes and, unless
 /// `quick`, a wider one and models with the operations that other families add.
-std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
+std::vector<std::pair<ModelConfig, BatchShape>> list_sampled_models(bool quick) {
   std::vector<std::pair<ModelConfig, BatchShape>> models{
-      {decoder_of(128, 4, 2, 384, 1024), {1, 64}},
-      {decoder_of(576, 9, 3, 1536, 4096), {1, 256}},
-      {decoder_of(576, 9, 3, 1536, 1024), {4, 256}},
+      {make_decoder_config(128, 4, 2, 384, 1024), {1, 64}},
+      {make_decoder_config(576, 9, 3, 1536, 4096), {1, 256}},
+      {make_decoder_config(576, 9, 3, 1536, 1024), {4, 256}},
   };
   if (quick) return models;
-  models.push_back({decoder_of(1024, 16, 8, 2816, 8192), {2, 512}});
+  models.push_back({make_decoder_config(1024, 16, 8, 2816, 8192), {2, 512}});
   ModelConfig other_features = models[1].first;
   other_features.qkv_bias = other_features.attention_out_bias = other_features.mlp_bias =
       other_features.output_norms = true;
@@ -242,15 +242,15 @@ class FlatBench {
 
   void run() {
     memory_.run();
-    for (Timed& call : calls_) call.timer.run();
+    for (TimedCall& call : calls_) call.timer.run();
   }
 
   /// Returns the bytes per second that all threads read and write while they add one large buffer
   /// to another.
-  double memory_rate() const { return 12.0 * kElements / memory_.seconds(); }
+  double memory_bandwidth() const { return 12.0 * kElements / memory_.seconds(); }
 
   void record(const Rates& rates, SlowdownPoints& points) const {
-    for (const Timed& call : calls_) {
+    for (const TimedCall& call : calls_) {
       const double ideal = call.bytes / rates.memory_bandwidth;
       points[call.kind].emplace_back(ideal, call.timer.seconds() / ideal);
     }
@@ -259,7 +259,7 @@ class FlatBench {
  private:
   static constexpr int64_t kElements = 16 << 20;
 
-  struct Timed {
+  struct TimedCall {
     std::string kind;
     /// The bytes that the call reads and writes.
     double bytes;
@@ -291,7 +291,7 @@ class FlatBench {
   CallTimer memory_{[this] {
     add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kElements);
   }};
-  std::vector<Timed> calls_;
+  std::vector<TimedCall> calls_;
 };
 
 /// SampledModel is a model for one dtype, and the benches of its graphs.
@@ -323,7 +323,7 @@ double fastest_matmul_rate(const std::vector<SampledModel>& models) {
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
       bench->for_each([&](const Op& op, double seconds) {
-        if (is_matmul(op)) best = std::max(best, flops(bench->graph(), op) / seconds);
+        if (is_matmul(op)) best = std::max(best, op_flops(bench->graph(), op) / seconds);
       });
   return best;
 }
@@ -335,7 +335,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   std::vector<DType> dtypes{DType::kF32, DType::kBF16};
   if (!quick) dtypes.push_back(DType::kF16);
   for (const DType dtype : dtypes)
-    for (const auto& [config, batch] : sampled_models(quick))
+    for (const auto& [config, batch] : list_sampled_models(quick))
       models[dtype].emplace_back(config, batch, dtype);
   // A round samples each operation once. Threads that wake up late delay up to a third of the
   // samples by 0.1 ms, so a lower quartile needs many of them. Operations on large batches take
@@ -348,7 +348,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
         if (round % 2 == 0 || !model.is_large())
           for (const auto& bench : model.benches) bench->run();
   }
-  Rates rates{.ranks = ranks, .threads = threads, .memory_bandwidth = flat.memory_rate()};
+  Rates rates{.ranks = ranks, .threads = threads, .memory_bandwidth = flat.memory_bandwidth()};
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
@@ -367,17 +367,17 @@ Rates measure_rates(int ranks, int threads, bool quick) {
 /// Computes until the process is killed, to load the cores while another process measures.
 [[noreturn]] void keep_busy(int threads) {
   set_kernel_threads(threads);
-  const auto [config, batch] = sampled_models(true)[1];
+  const auto [config, batch] = list_sampled_models(true)[1];
   SampledModel sampled(config, batch, DType::kF32);
   for (;;)
     for (const auto& bench : sampled.benches) bench->run();
 }
 
-/// Child is a forked process that runs a function. The destructor kills it.
-class Child {
+/// ChildProcess is a forked process that runs a function. The destructor kills it.
+class ChildProcess {
  public:
   /// Runs `body` in a child process; text() reads its result.
-  explicit Child(const std::function<std::string()>& body) {
+  explicit ChildProcess(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
       throw Error(ExitCode::kEnvironment,
@@ -398,14 +398,14 @@ class Child {
     ::close(ends[1]);
     from_ = ends[0];
   }
-  ~Child() {
+  ~ChildProcess() {
     if (id_ <= 0) return;
     ::kill(id_, SIGKILL);
     ::waitpid(id_, nullptr, 0);
     ::close(from_);
   }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
 
   std::string text() {
     std::string all;
@@ -468,10 +468,10 @@ class Child {
 /// Measures the rates of one rank while `ranks` - 1 other processes also compute.
 Rates measure_beside_others(int ranks, int cores, bool quick) {
   const int threads = std::max(1, cores / ranks);
-  std::vector<std::unique_ptr<Child>> others;
+  std::vector<std::unique_ptr<ChildProcess>> others;
   for (int other = 1; other < ranks; ++other)
-    others.push_back(std::make_unique<Child>([&]() -> std::string { keep_busy(threads); }));
-  Child measuring([&] {
+    others.push_back(std::make_unique<ChildProcess>([&]() -> std::string { keep_busy(threads); }));
+  ChildProcess measuring([&] {
     Machine machine{.name = "measured"};
     machine.rates.push_back(measure_rates(ranks, threads, quick));
     return machine_yaml(machine);
@@ -485,7 +485,7 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
 /// file.
 std::string measure_collectives_as(int rank, int ranks, int cores, int port, int listen_fd,
                                    const std::string& token) {
-  const auto [config, batch] = sampled_models(true)[1];
+  const auto [config, batch] = list_sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
   Machine machine{
@@ -507,9 +507,9 @@ std::map<std::string, Curve> measure_collectives_of(int ranks, int cores) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
   const std::string token = cat(random(), random());
-  std::vector<std::unique_ptr<Child>> children;
+  std::vector<std::unique_ptr<ChildProcess>> children;
   for (int rank = 0; rank < ranks; ++rank)
-    children.push_back(std::make_unique<Child>([&] {
+    children.push_back(std::make_unique<ChildProcess>([&] {
       if (rank > 0) socket.fd.reset();
       return measure_collectives_as(rank, ranks, cores, socket.port,
                                     rank == 0 ? socket.fd.release() : -1, token);
@@ -529,7 +529,7 @@ constexpr double kMaxPassDifference = 0.15;
 /// Returns the seconds that a block of the second sampled model takes at the rates. This number
 /// compares the speed of the machine in different passes.
 double block_seconds(const Rates& rates) {
-  const auto [config, batch] = sampled_models(true)[1];
+  const auto [config, batch] = list_sampled_models(true)[1];
   const ModelDescription model =
       build_model(config, batch, GraphMode::kTrain, {.compute = DType::kF32});
   const LayerGraph& block = model.graphs[static_cast<size_t>(model.layers[1].graph)];
@@ -563,7 +563,7 @@ void keep_faster(std::map<std::string, Curve>& kept, std::map<std::string, Curve
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
       .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured_on};
-  machine.devices = usable_cores();
+  machine.devices = count_usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   std::map<int, std::map<std::string, Curve>> collectives;
   for (int pass = 1; pass <= kPasses; ++pass) {

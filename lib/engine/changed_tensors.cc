@@ -26,9 +26,9 @@ std::string first_names_text(const std::vector<std::string>& names) {
 
 }  // namespace
 
-ChangedTensors::ChangedTensors(const ModelDescription& model, const InitialWeights& first,
+ChangedTensors::ChangedTensors(const ModelDescription& model, const InitialWeights& initial,
                                DType dtype)
-    : first_(first), dtype_(dtype) {
+    : initial_(initial), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
     // Row norms are computed from the whole matrix, but they change by the gradients of A and B.
     if (tensor.trainable && tensor.initial.source != InitialSource::kRowNorms)
@@ -39,17 +39,21 @@ void ChangedTensors::compare(const std::string& tensor, int64_t begin,
                              std::span<const float> values) {
   const auto known = trained_.find(tensor);
   if (known == trained_.end()) return;
-  Change& state = states_.try_emplace(tensor, Change::kNone).first->second;
-  for (int64_t at = 0; at < std::ssize(values) && state != Change::kChanged; at += kCompared) {
-    const auto now = values.subspan(
+  TensorChange& state = changes_.try_emplace(tensor, TensorChange::kNone).first->second;
+  for (int64_t at = 0; at < std::ssize(values) && state != TensorChange::kChanged;
+       at += kCompared) {
+    const auto exported = values.subspan(
         static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
-    before_.resize(now.size());
-    first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
-    for (size_t i = 0; i < now.size() && state != Change::kChanged; ++i) {
+    initial_values_.resize(exported.size());
+    initial_.read(*known->second, begin + at, begin + at + std::ssize(exported), initial_values_);
+    for (size_t i = 0; i < exported.size() && state != TensorChange::kChanged; ++i) {
       // 16-bit master weights begin as the rounded initial values.
-      if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
-      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? Change::kLostInRounding
-                                                                           : Change::kChanged;
+      if (exported[i] == initial_values_[i] ||
+          exported[i] == rounded_to(DType::kBF16, initial_values_[i]))
+        continue;
+      state = rounded_to(dtype_, exported[i]) == rounded_to(dtype_, initial_values_[i])
+                  ? TensorChange::kLostInRounding
+                  : TensorChange::kChanged;
     }
   }
 }
@@ -57,23 +61,23 @@ void ChangedTensors::compare(const std::string& tensor, int64_t begin,
 std::string ChangedTensors::warning() const {
   std::vector<std::string> unchanged, lost, absent;
   for (const auto& [name, tensor] : trained_)
-    if (!states_.contains(name)) absent.push_back(name);
-  for (const auto& [name, state] : states_) {
-    if (state == Change::kNone) unchanged.push_back(name);
-    if (state == Change::kLostInRounding) lost.push_back(name);
+    if (!changes_.contains(name)) absent.push_back(name);
+  for (const auto& [name, state] : changes_) {
+    if (state == TensorChange::kNone) unchanged.push_back(name);
+    if (state == TensorChange::kLostInRounding) lost.push_back(name);
   }
   std::vector<std::string> parts;
   if (!unchanged.empty())
     parts.push_back(cat(
-        unchanged.size() == states_.size() ? "none" : std::to_string(unchanged.size()), " of ",
-        states_.size(), " trained tensors ",
-        unchanged.size() == states_.size() ? "has"
-        : unchanged.size() == 1            ? "has not"
-                                           : "have not",
+        unchanged.size() == changes_.size() ? "none" : std::to_string(unchanged.size()), " of ",
+        changes_.size(), " trained tensors ",
+        unchanged.size() == changes_.size() ? "has"
+        : unchanged.size() == 1             ? "has not"
+                                            : "have not",
         " changed since training began: ", first_names_text(unchanged),
         "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
-    parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
+    parts.push_back(cat("what ", lost.size(), " of ", changes_.size(),
                         " trained tensors have learned is too small for ", precision_name(dtype_),
                         ", so the export has their first values: ", first_names_text(lost),
                         "; export.dtype: fp32 keeps it"));

@@ -19,8 +19,8 @@ namespace ftrun {
 /// dtype.
 class ChangedTensors {
  public:
-  /// Borrows `model` and `first`; `dtype` is that of the exported file.
-  ChangedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype);
+  /// Borrows `model` and `initial`; `dtype` is that of the exported file.
+  ChangedTensors(const ModelDescription& model, const InitialWeights& initial, DType dtype);
 
   /// Compares elements of a tensor from `begin` on. `values` are fp32, before they are rounded to
   /// the file's dtype.
@@ -31,13 +31,13 @@ class ChangedTensors {
   std::string warning() const;
 
  private:
-  enum class Change : uint8_t { kNone, kLostInRounding, kChanged };
+  enum class TensorChange : uint8_t { kNone, kLostInRounding, kChanged };
 
-  const InitialWeights& first_;
+  const InitialWeights& initial_;
   DType dtype_;
   std::map<std::string, const TensorInfo*> trained_;
-  std::map<std::string, Change> states_;
-  std::vector<float> before_;
+  std::map<std::string, TensorChange> changes_;
+  std::vector<float> initial_values_;
 };
 
 }  // namespace ftrun

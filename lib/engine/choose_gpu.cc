@@ -30,12 +30,12 @@ CudnnUse cudnn_use(AttentionChoice choice) {
 
 }  // namespace
 
-int gpu_of_rank(int local_rank, int visible) {
-  if (local_rank < visible || visible == 0) return local_rank;  // opening it says why
-  if (visible == 1) return 0;
+int gpu_of_rank(int local_rank, int visible_gpus) {
+  if (local_rank < visible_gpus || visible_gpus == 0) return local_rank;  // opening it says why
+  if (visible_gpus == 1) return 0;
   throw Error(ExitCode::kUsage,
               cat("this rank is number ", local_rank, " of its machine, and its process sees ",
-                  visible, " GPUs"),
+                  visible_gpus, " GPUs"),
               "start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set device: cpu");
 }
 

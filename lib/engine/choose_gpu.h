@@ -14,7 +14,7 @@ namespace ftrun {
 /// the launcher shows each process a single GPU (check_distinct_gpus() then checks that the ranks
 /// have different GPUs). Throws Error(kUsage) if the process sees several GPUs, but not one for
 /// each local rank.
-int gpu_of_rank(int local_rank, int visible);
+int gpu_of_rank(int local_rank, int visible_gpus);
 
 /// Opens the rank's GPU with the options of the config. Throws Error(kUnsupported) for a build
 /// without CUDA or a GPU that is too old, Error(kEnvironment) without a driver, and Error(kUsage)

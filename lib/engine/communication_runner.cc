@@ -12,7 +12,7 @@ namespace ftrun {
 void CommunicationRunner::run_collective(const Instr& instr) const {
   Communicator& group = *communicators_[static_cast<size_t>(instr.group())];
   device_.prepare_communicator(instr.lane, group);
-  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
+  if (instr.kind == InstrKind::kCountedAllToAll) return run_counted_all_to_all(instr, group);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) last = start_collective(instr, i, group);
   last.wait();
@@ -51,7 +51,7 @@ Work CommunicationRunner::start_collective(const Instr& instr, size_t index,
 
 /// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
 /// rank knows how many rows it sends, but not how many it receives.
-void CommunicationRunner::move_counted(const Instr& instr, Communicator& group) const {
+void CommunicationRunner::run_counted_all_to_all(const Instr& instr, Communicator& group) const {
   const Communication& communication = instr.communication();
   const CallSite site{program_.at(instr.writes[0].buffer).name};
   const TypedSpan own = span_of(program_, memory_, instr.reads[1]),
@@ -79,8 +79,8 @@ void CommunicationRunner::move_counted(const Instr& instr, Communicator& group) 
                           rows * communication.row_elements, communication.dtype, site)
       .wait();
   if (received < capacity)
-    device_.clear(instr.lane, to.part(received * communication.row_elements,
-                                      (capacity - received) * communication.row_elements));
+    device_.clear(instr.lane, to.subspan(received * communication.row_elements,
+                                         (capacity - received) * communication.row_elements));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers

@@ -28,7 +28,7 @@ class CommunicationRunner {
 
  private:
   Work start_collective(const Instr& instr, size_t index, Communicator& group) const;
-  void move_counted(const Instr& instr, Communicator& group) const;
+  void run_counted_all_to_all(const Instr& instr, Communicator& group) const;
 
   const Program& program_;
   const RankMemory& memory_;

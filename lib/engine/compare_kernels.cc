@@ -39,7 +39,7 @@ double tolerance_of(DType dtype) {
 
 /// Makes a small model that runs the same kernels as `model`: heads, rows and columns keep the
 /// properties by which kernels are chosen, on every tensor-parallel rank.
-ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
+ModelConfig shrink_model(const ModelConfig& model, int64_t tensor_ranks) {
   constexpr int64_t kWidth = 256, kRemainder = 64;
   ModelConfig small = model;
   small.hidden = kWidth;
@@ -55,7 +55,7 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
 
 /// Makes the config of a run with micro-batches of one row, a little longer than a tile of
 /// attention.
-Config small_run_config(Config config) {
+Config shrink_run_config(Config config) {
   constexpr int64_t kTokens = 96;
   config.train_micro_batch_size_per_gpu = 1;
   config.data.sequence_length = round_up(kTokens, config.parallel.tensor);
@@ -71,7 +71,7 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
   return numbers;
 }
 
-Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
+Bytes convert_to_dtype(const std::vector<float>& numbers, DType dtype) {
   Bytes bytes(numbers.size() * static_cast<size_t>(dtype_bytes(dtype)));
   convert(numbers.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(numbers.size()));
   return bytes;
@@ -94,7 +94,7 @@ Bytes decode_states(const Bytes& codes, const Bytes& scales) {
     std::memcpy(&scale, scales.data() + i / kCodeBlock * sizeof scale, sizeof scale);
     numbers.push_back(kSignedCodeMap.values[static_cast<size_t>(codes[i])] * scale);
   }
-  return as_dtype(numbers, DType::kF32);
+  return convert_to_dtype(numbers, DType::kF32);
 }
 
 Bytes quantize_matrix(const std::vector<float>& numbers, const Value& value) {
@@ -107,9 +107,9 @@ Bytes quantize_matrix(const std::vector<float>& numbers, const Value& value) {
   return records;
 }
 
-using View = std::span<const std::byte>;
+using BytesView = std::span<const std::byte>;
 
-std::vector<double> as_doubles(View bytes, DType dtype) {
+std::vector<double> as_doubles(BytesView bytes, DType dtype) {
   const size_t count = bytes.size() / static_cast<size_t>(dtype_bytes(dtype));
   if (dtype == DType::kF64) {
     std::vector<double> numbers(count);
@@ -123,7 +123,7 @@ std::vector<double> as_doubles(View bytes, DType dtype) {
 
 /// Returns ||found - expected|| / ||expected||; infinite if a number is not finite, or if all
 /// expected numbers are 0 and some found one is not.
-double relative_difference(View found, View expected, DType dtype) {
+double relative_difference(BytesView found, BytesView expected, DType dtype) {
   const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
   double off = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -173,15 +173,15 @@ UpdateInputs make_update_inputs(const Config& config, bool has_8bit_states) {
   for (std::vector<float>* state : {&first, &second})
     for (float& number : *state) number = std::abs(number);
   std::vector<Bytes> parts{
-      as_dtype(random_floats(kUpdated, 1), form.parameter_dtype),
-      as_dtype(random_floats(kUpdated, 2), form.gradient_dtype),
-      has_8bit_states ? random_codes(kUpdated, 5) : as_dtype(first, form.state_dtype),
-      has_8bit_states ? random_codes(kUpdated, 6) : as_dtype(second, form.state_dtype),
+      convert_to_dtype(random_floats(kUpdated, 1), form.parameter_dtype),
+      convert_to_dtype(random_floats(kUpdated, 2), form.gradient_dtype),
+      has_8bit_states ? random_codes(kUpdated, 5) : convert_to_dtype(first, form.state_dtype),
+      has_8bit_states ? random_codes(kUpdated, 6) : convert_to_dtype(second, form.state_dtype),
       Bytes(static_cast<size_t>(kUpdated * dtype_bytes(form.copy_dtype)))};
   if (has_8bit_states)
     for (std::vector<float>* scales : {&first, &second}) {
       scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
-      parts.push_back(as_dtype(*scales, DType::kF32));
+      parts.push_back(convert_to_dtype(*scales, DType::kF32));
     }
   return {form, std::move(parts), has_8bit_states, narrow_master || narrow_states};
 }
@@ -207,12 +207,12 @@ struct UpdateRun {
   std::vector<GpuBlock> on_gpu;
 };
 
-/// Comparison compares the results of GPU kernels with those of CPU kernels, and keeps the largest
-/// difference.
-class Comparison {
+/// KernelComparer compares the results of GPU kernels with those of CPU kernels, and keeps the
+/// largest difference.
+class KernelComparer {
  public:
-  explicit Comparison(Gpu& gpu)
-      : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
+  explicit KernelComparer(Gpu& gpu)
+      : gpu_(gpu), scalars_(GpuBlock::allocate_on_device(gpu, sizeof(StepScalars))) {
     step_.token_loss_factor = 0.01F;
     step_.learning_rate = 0.01F;
     step_.update = 2;
@@ -225,29 +225,29 @@ class Comparison {
 
   void compare(const ModelDescription& model, bool documents);
   void compare_updates(const Config& config);
-  const KernelComparison& found() const { return found_; }
+  const KernelComparison& result() const { return result_; }
 
  private:
   void compare_update(const Config& config, bool has_8bit_states);
   UpdateRun run_update(const Config& config, bool has_8bit_states);
   void compare_state(const UpdateRun& run, size_t state);
-  Bytes found_in(const UpdateRun& run, size_t part);
-  void compare_values(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
-                      View on_host);
+  Bytes download_part(const UpdateRun& run, size_t part);
+  void compare_values(const std::string& operation, DType tolerated, DType dtype, BytesView on_gpu,
+                      BytesView on_host);
 
   Gpu& gpu_;
   StepScalars step_;
   GpuBlock scalars_;
-  KernelComparison found_;
+  KernelComparison result_;
   friend class GraphComparison;
 };
 
-void Comparison::compare_values(const std::string& operation, DType tolerated, DType dtype,
-                                View on_gpu, View on_host) {
+void KernelComparer::compare_values(const std::string& operation, DType tolerated, DType dtype,
+                                    BytesView on_gpu, BytesView on_host) {
   const double off = relative_difference(on_gpu, on_host, dtype);
-  if (off > found_.largest_difference) {
-    found_.largest_difference = off;
-    found_.worst_operation = operation;
+  if (off > result_.largest_difference) {
+    result_.largest_difference = off;
+    result_.worst_operation = operation;
   }
   if (off <= tolerance_of(tolerated)) return;
   const DeviceInfo& info = gpu_.info();
@@ -264,7 +264,8 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
 /// both and compares the results.
 class GraphComparison {
  public:
-  GraphComparison(Comparison& all, const ModelDescription& model, LayerGraph graph, bool documents)
+  GraphComparison(KernelComparer& all, const ModelDescription& model, LayerGraph graph,
+                  bool documents)
       : all_(all),
         model_(model),
         graph_(std::move(graph)),
@@ -277,10 +278,10 @@ class GraphComparison {
     host_memory_ = HostBlock(offsets.back(), "comparing kernels");
     for (size_t id = 0; id < on_host_.values.size(); ++id) {
       host_storage_.push_back(host_memory_.data() + offsets[id]);
-      const Bytes content = first_content(on_host_.values[id], id);
+      const Bytes content = make_initial_content(on_host_.values[id], id);
       std::memcpy(host_storage_.back(), content.data(), content.size());
     }
-    memory_ = GpuBlock::on_device(all_.gpu_, on_device.back());
+    memory_ = GpuBlock::allocate_on_device(all_.gpu_, on_device.back());
     for (size_t id = 0; id < graph_.values.size(); ++id)
       storage_.push_back(memory_.data() + on_device[id]);
   }
@@ -314,17 +315,17 @@ class GraphComparison {
     return own;
   }
 
-  Bytes first_content(const Value& value, size_t seed) const {
+  Bytes make_initial_content(const Value& value, size_t seed) const {
     const int64_t count = element_count(value.dims);
     if (value.quantized) return quantize_matrix(random_floats(count, seed), value);
-    if (value.dtype == DType::kI32) return integers(value, count);
+    if (value.dtype == DType::kI32) return make_integers(value, count);
     if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 ||
         value.dtype == DType::kU8)
       return Bytes(static_cast<size_t>(value.bytes()));
-    return as_dtype(random_floats(count, seed), value.dtype);
+    return convert_to_dtype(random_floats(count, seed), value.dtype);
   }
 
-  Bytes integers(const Value& value, int64_t count) const {
+  Bytes make_integers(const Value& value, int64_t count) const {
     const std::optional<BatchValueKind> kind = batch_value_kind(value.port);
     std::vector<int32_t> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
@@ -346,7 +347,7 @@ class GraphComparison {
 
   /// Returns whether a value is used only by operations of the same device, like the logits of a
   /// chunk. Its form depends on the device, so it is not compared.
-  bool is_private(ValueId id) const {
+  bool is_device_specific(ValueId id) const {
     const auto makes = [id](const Op& op) {
       const int result = op_spec(op.kind).device_specific_result;
       return result >= 0 && op.out[static_cast<size_t>(result)] == id;
@@ -355,20 +356,20 @@ class GraphComparison {
   }
 
   void upload(ValueId id) {
-    if (is_private(id)) return;
+    if (is_device_specific(id)) return;
     all_.gpu_.upload(storage_[static_cast<size_t>(id)], value(id).data(),
                      static_cast<int64_t>(value(id).size()));
   }
 
   /// Fills the result of a collective as if every rank held the same values as this one.
-  void run_alone(const Op& op) {
-    const View from = value(op.in[0]);
+  void run_collective_alone(const Op& op) {
+    const BytesView from = value(op.in[0]);
     const std::span<std::byte> to = value(op.out[0]);
     for (size_t i = 0; i < to.size(); ++i) to[i] = from[i % from.size()];
   }
 
   void run(const Op& op, const Op& on_host) {
-    if (is_collective(op.kind)) return run_alone(op);
+    if (is_collective(op.kind)) return run_collective_alone(op);
     for (const ValueId id : op.in) upload(id);
     for (const ValueId id : op.out) upload(id);
     KernelContext context;
@@ -377,9 +378,9 @@ class GraphComparison {
     kernels.run_ops(graph_, {&op, 1}, storage_, context, all_.gpu_.stream(Lane::kCompute));
     context.scalars = &all_.step_;
     run_op(on_host_, on_host, host_storage_, context);
-    ++all_.found_.operations;
+    ++all_.result_.operations;
     for (size_t i = 0; i < op.out.size(); ++i) {
-      if (is_private(op.out[i])) continue;
+      if (is_device_specific(op.out[i])) continue;
       const Value& made = graph_.at(op.out[i]);
       Bytes found(static_cast<size_t>(made.bytes()));
       all_.gpu_.download(found.data(), storage_[static_cast<size_t>(op.out[i])], made.bytes());
@@ -388,7 +389,7 @@ class GraphComparison {
     }
   }
 
-  Comparison& all_;
+  KernelComparer& all_;
   const ModelDescription& model_;
   const LayerGraph graph_;
   const bool documents_;
@@ -400,7 +401,7 @@ class GraphComparison {
   std::vector<void*> storage_;
 };
 
-void Comparison::compare(const ModelDescription& model, bool documents) {
+void KernelComparer::compare(const ModelDescription& model, bool documents) {
   const bool by_library = gpu_.kernels().library_use().in_use != "own";
   for (const LayerGraph& graph : model.graphs) {
     // If the program uses a library that makes plans by shape, the library must also plan these
@@ -412,25 +413,25 @@ void Comparison::compare(const ModelDescription& model, bool documents) {
 
 /// Compares an update of states that are plain numbers and, if the optimizer codes some states, an
 /// update of 8-bit states.
-void Comparison::compare_updates(const Config& config) {
+void KernelComparer::compare_updates(const Config& config) {
   compare_update(config, false);
   if (optimizer_traits(config.optimizer.type).has_8bit_states) compare_update(config, true);
 }
 
-void Comparison::compare_update(const Config& config, bool has_8bit_states) {
+void KernelComparer::compare_update(const Config& config, bool has_8bit_states) {
   const UpdateRun run = run_update(config, has_8bit_states);
   const size_t weights = UpdateInputs::kParameters;
   compare_values("the optimizer's update", run.on_host.is_narrow ? DType::kBF16 : DType::kF32,
-                 run.on_host.form.parameter_dtype, found_in(run, weights),
+                 run.on_host.form.parameter_dtype, download_part(run, weights),
                  run.on_host.parts[weights]);
   for (const size_t state : {size_t{0}, size_t{1}}) compare_state(run, state);
 }
 
-UpdateRun Comparison::run_update(const Config& config, bool has_8bit_states) {
+UpdateRun KernelComparer::run_update(const Config& config, bool has_8bit_states) {
   UpdateRun run{make_update_inputs(config, has_8bit_states), {}};
   std::vector<void*> device, host;
   for (Bytes& part : run.on_host.parts) {
-    run.on_gpu.push_back(GpuBlock::on_device(gpu_, static_cast<int64_t>(part.size())));
+    run.on_gpu.push_back(GpuBlock::allocate_on_device(gpu_, static_cast<int64_t>(part.size())));
     gpu_.upload(run.on_gpu.back().data(), part.data(), static_cast<int64_t>(part.size()));
     device.push_back(run.on_gpu.back().data());
     host.push_back(part.data());
@@ -438,30 +439,30 @@ UpdateRun Comparison::run_update(const Config& config, bool has_8bit_states) {
   gpu_.kernels().optimizer_update(update_at(run.on_host, device), config.optimizer,
                                   scalars_.as<StepScalars>(), gpu_.stream(Lane::kCompute));
   optimizer_update(update_at(run.on_host, host), config.optimizer, step_);
-  ++found_.operations;
+  ++result_.operations;
   return run;
 }
 
 /// Compares the first (0) or the second (1) state after an update.
-void Comparison::compare_state(const UpdateRun& run, size_t state) {
+void KernelComparer::compare_state(const UpdateRun& run, size_t state) {
   const size_t part = UpdateInputs::kFirstState + state;
   const UpdateInputs& on_host = run.on_host;
   const DType tolerated = on_host.is_narrow ? DType::kBF16 : DType::kF32;
   if (!on_host.has_8bit_states)
     return compare_values("the optimizer's update", tolerated, on_host.form.state_dtype,
-                          found_in(run, part), on_host.parts[part]);
+                          download_part(run, part), on_host.parts[part]);
   // Rounding may move a number across the border between two codes, so codes are compared with the
   // tolerance of bf16.
   const size_t scales = UpdateInputs::kFirstScales + state;
-  compare_values("the optimizer's update", tolerated, DType::kF32, found_in(run, scales),
+  compare_values("the optimizer's update", tolerated, DType::kF32, download_part(run, scales),
                  on_host.parts[scales]);
   compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
-                 decode_states(found_in(run, part), found_in(run, scales)),
+                 decode_states(download_part(run, part), download_part(run, scales)),
                  decode_states(on_host.parts[part], on_host.parts[scales]));
 }
 
 /// Returns what an array on the GPU (UpdateInputs::Part) holds after an update.
-Bytes Comparison::found_in(const UpdateRun& run, size_t part) {
+Bytes KernelComparer::download_part(const UpdateRun& run, size_t part) {
   Bytes found(run.on_host.parts[part].size());
   gpu_.download(found.data(), run.on_gpu[part].data(), static_cast<int64_t>(found.size()));
   return found;
@@ -472,14 +473,14 @@ Bytes Comparison::found_in(const UpdateRun& run, size_t part) {
 KernelComparison compare_kernels(const Config& config, const ModelConfig& model, int rank,
                                  Gpu& gpu) {
   const auto start = std::chrono::steady_clock::now();
-  const Config run = small_run_config(config);
-  const ModelConfig small = small_model(model, config.parallel.tensor);
+  const Config run = shrink_run_config(config);
+  const ModelConfig small = shrink_model(model, config.parallel.tensor);
   const bool documents = config.data.packing == SequencePacking::kDocuments;
-  Comparison comparison(gpu);
-  comparison.compare(training_model(run, small, rank), documents);
-  comparison.compare(evaluation_model(run, small, rank), documents);
-  comparison.compare_updates(config);
-  KernelComparison found = comparison.found();
+  KernelComparer comparer(gpu);
+  comparer.compare(build_training_model(run, small, rank), documents);
+  comparer.compare(build_evaluation_model(run, small, rank), documents);
+  comparer.compare_updates(config);
+  KernelComparison found = comparer.result();
   found.seconds = seconds_since(start);
   return found;
 }

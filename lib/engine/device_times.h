@@ -11,8 +11,8 @@ namespace ftrun {
 /// RunInterval is the time during which an instruction ran, in seconds since the beginning of its
 /// run.
 struct RunInterval {
-  double begin = 0;
-  double end = 0;
+  double begin_seconds = 0;
+  double end_seconds = 0;
 
   bool operator==(const RunInterval&) const = default;
 };
@@ -29,7 +29,7 @@ struct DeviceTimes {
 };
 
 /// Returns the union of the intervals as disjoint intervals in ascending order.
-std::vector<RunInterval> union_of(std::vector<RunInterval> intervals);
+std::vector<RunInterval> merge_intervals(std::vector<RunInterval> intervals);
 
 /// Computes the times of a run on a device from the intervals of its instructions: the seconds by
 /// kind, and the seconds of communication and copies that overlap computation or do not.

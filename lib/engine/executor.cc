@@ -22,7 +22,7 @@ std::vector<Communicator*> communicators_of(const Program& program,
                                             const RankCommunicators& communicators) {
   std::vector<Communicator*> found;
   for (const ProgramGroup& group : program.groups) {
-    found.push_back(communicators.find(group));
+    found.push_back(communicators.find_communicator(group));
     require(found.back() != nullptr, "each group of a program has a communicator");
   }
   return found;
@@ -36,8 +36,8 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   for (const Instr& instr : program.instrs) {
     const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(activity(runs_alone ? ActivityKind::kOwnWork : ActivityKind::kCommunication,
-                           instr_label(instr)));
+    all.push_back(make_activity(runs_alone ? ActivityKind::kOwnWork : ActivityKind::kCommunication,
+                                instr_label(instr)));
   }
   return all;
 }
@@ -109,11 +109,11 @@ void Executor::run(StepRun& step) {
 NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
   NonfiniteProbe probe(program_, model_, memory_, *device_);
   run_step(step, &probe);
-  return probe.found();
+  return probe.location();
 }
 
 void Executor::run_step(StepRun& step, NonfiniteProbe* probe) {
-  require(decides_ && step.decide, "a training step is run with a decision");
+  require(decides_ && step.policy, "a training step is run with a decision");
   run_program(step, probe);
   step.result.flags_of_all_ranks = flags_of_all_ranks();
   step.result.loss_sum = loss_sum_at(TrainingSum::kLoss);
@@ -139,7 +139,7 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   loss_slots_.reset();
   for (auto& lane : seconds_) lane.fill(0);
   disk_.drop();
-  phases_.begin();
+  phases_.begin_run();
   const bool traced = step.traced && probe == nullptr;
   lanes_trace_ = traced && !device_->is_asynchronous();
   if (traced) begin_trace();
@@ -152,7 +152,7 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
     run_captured(step);
   else
     lanes_.run_once();
-  times_ = device_->times();
+  times_ = device_->wait_for_times();
   if (traced) end_trace();
   if (times_)
     step.result.exposed_communication_seconds = times_->exposed_communication_seconds;
@@ -173,9 +173,9 @@ void Executor::begin_trace() {
 }
 
 void Executor::end_trace() {
-  if (device_->is_asynchronous()) trace_.instrs = device_->intervals();
+  if (device_->is_asynchronous()) trace_.instrs = device_->wait_for_intervals();
   for (size_t i = 0; i < trace_.instrs.size(); ++i)
-    if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
+    if (program_.instrs[i].if_finite && !runs_updates()) trace_.instrs[i] = {};
 }
 
 /// Captures the program on one thread, in program order, as two graphs: the part before the
@@ -218,7 +218,7 @@ void Executor::run_captured(const StepRun& step) {
   device_->replay(0);
   if (decision == nullptr) return;
   decide(*decision);
-  if (updates()) device_->replay(1);
+  if (runs_updates()) device_->replay(1);
 }
 
 /// Copies the sums of losses, tokens and flags. No later instruction may change them.
@@ -249,7 +249,7 @@ void Executor::time_instr(const Instr& instr) {
   device_->begin_instr(instr);
   if (board_ != nullptr)
     board_->enter_lane(lane, activities_[static_cast<size_t>(&instr - program_.instrs.data())]);
-  if (!instr.if_finite || updates()) run_instr(instr);
+  if (!instr.if_finite || runs_updates()) run_instr(instr);
   device_->end_instr(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
   const double seconds = seconds_since(start);
@@ -268,7 +268,7 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kClear:
       return clear(instr);
     case InstrKind::kBegin:
-      return begin(instr);
+      return run_begin(instr);
     case InstrKind::kForward:
     case InstrKind::kBackward:
     case InstrKind::kInputGrad:
@@ -289,7 +289,7 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kAccumulate:
       return accumulate(instr);
     case InstrKind::kGradientNorm:
-      return gradient_norm(instr);
+      return run_gradient_norm(instr);
     case InstrKind::kDecide:
       return decide(instr);
     case InstrKind::kComputeScales:
@@ -303,7 +303,7 @@ void Executor::clear(const Instr& instr) {
   for (const BufferRange& range : instr.writes) device_->clear(instr.lane, span_of(range));
 }
 
-void Executor::begin(const Instr& instr) {
+void Executor::run_begin(const Instr& instr) {
   clear(instr);
   device_->write_f64(instr.lane, address<double>(instr.writes[0]) + kLossSums,
                      step_->flags.counts());
@@ -352,14 +352,15 @@ void Executor::copy(const Instr& instr) {
 /// lane.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.is_ready(id) && device_->waits_have_ended(instr) && (!instr.if_finite || updates());
+  return lanes_.is_ready(id) && device_->waits_have_ended(instr) &&
+         (!instr.if_finite || runs_updates());
 }
 
 void Executor::accumulate(const Instr& instr) {
   device_->add(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
 }
 
-void Executor::gradient_norm(const Instr& instr) {
+void Executor::run_gradient_norm(const Instr& instr) {
   device_->sums_of_squares(instr.lane, gradient_norm_parts_, gradient_norm_sums_);
 }
 
@@ -370,7 +371,7 @@ void Executor::decide(const Instr& instr) {
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   copy_loss_slots(loss);
-  const StepDecision decision = step_->decide(
+  const StepDecision decision = step_->policy(
       {loss_sum_at(TrainingSum::kLoss), loss_sum_at(TrainingSum::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
@@ -405,7 +406,7 @@ FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& opera
 }
 
 UpdateOperands Executor::operands_of(const Instr& instr) const {
-  std::optional<UpdateOperands> operands = update_operands(program_, instr);
+  std::optional<UpdateOperands> operands = decode_update_operands(program_, instr);
   require(operands.has_value(), "an update has its ranges");
   return *operands;
 }

@@ -93,16 +93,16 @@ class Executor {
   void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
-  void begin(const Instr& instr);
+  void run_begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
   void copy(const Instr& instr);
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
   /// searches for values that are not finite updates nothing.
-  bool updates() const { return step_->result.finite && probe_ == nullptr; }
+  bool runs_updates() const { return step_->result.finite && probe_ == nullptr; }
   void accumulate(const Instr& instr);
-  void gradient_norm(const Instr& instr);
+  void run_gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
   void compute_scales(const Instr& instr);
   void update(const Instr& instr);

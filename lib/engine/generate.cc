@@ -15,7 +15,7 @@ namespace {
 
 /// Makes a sequence that begins with the tokens. The rest is filled with token 0, which does not
 /// affect them, because attention is causal.
-Batch sequence_of(std::span<const int32_t> tokens, int64_t sequence_length) {
+Batch make_sequence(std::span<const int32_t> tokens, int64_t sequence_length) {
   Batch batch;
   const auto size = static_cast<size_t>(sequence_length);
   batch.tokens.assign(size, 0);
@@ -50,14 +50,14 @@ int32_t sample_token(std::span<const float> logits, double temperature, std::mt1
 
 }  // namespace
 
-std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
-                              const RankMemory& memory, std::span<const int32_t> prompt,
-                              const GenerateOptions& options, Communicator* group) {
+std::vector<int32_t> generate_tokens(Executor& executor, const ProgramPlan& plan,
+                                     const RankMemory& memory, std::span<const int32_t> prompt,
+                                     const GenerateOptions& options, Communicator* group) {
   require(!prompt.empty(), "a prompt has at least one token");
-  const ModelDescription& model = logits.model;
-  const BufferId scored = find_result(logits.program);
+  const ModelDescription& model = plan.model;
+  const BufferId logits_buffer = find_result_buffer(plan.program);
   const int64_t sequence_length = model.batch.sequence_length;
-  std::vector<int32_t> all(prompt.begin(), prompt.end());
+  std::vector<int32_t> text_ids(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
   // The logits of a token lie in blocks, one for the vocabulary rows of each tensor-parallel rank.
   // Rows after the vocabulary are padding.
@@ -66,15 +66,17 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens && !(options.should_stop && options.should_stop()); ++i) {
-    const auto used =
-        static_cast<size_t>(std::min<int64_t>(sequence_length, static_cast<int64_t>(all.size())));
-    const Batch batch = sequence_of({all.data() + all.size() - used, used}, sequence_length);
+    const auto context_tokens = static_cast<size_t>(
+        std::min<int64_t>(sequence_length, static_cast<int64_t>(text_ids.size())));
+    const Batch batch = make_sequence(
+        {text_ids.data() + text_ids.size() - context_tokens, context_tokens}, sequence_length);
     ForwardRun run;
     run.micro_batches = {&batch, 1};
     executor.run_forward(run);
     for (int64_t block = 0; options.has_logits && block < blocks; ++block)
-      memory.read(logits.program,
-                  {scored, (block * sequence_length + static_cast<int64_t>(used - 1)) * row_bytes,
+      memory.read(plan.program,
+                  {logits_buffer,
+                   (block * sequence_length + static_cast<int64_t>(context_tokens - 1)) * row_bytes,
                    row_bytes},
                   row.data() + block * row_bytes);
     // A rank without logits chooses an arbitrary token; the broadcast replaces it by the choice of
@@ -89,9 +91,9 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
     if (next == kNoToken) break;
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;
-    all.push_back(next);
+    text_ids.push_back(next);
   }
-  return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};
+  return {text_ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text_ids.end()};
 }
 
 }  // namespace ftrun

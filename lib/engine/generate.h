@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// GenerateOptions holds the options of generate().
+/// GenerateOptions holds the options of generate_tokens().
 struct GenerateOptions {
   int64_t tokens = 64;
   /// The temperature of the sampling; 0 always chooses the most likely token.
@@ -30,8 +30,8 @@ struct GenerateOptions {
 /// each new token is one forward pass over the last tokens that fit a sequence. Returns the new
 /// ids; logits that are not finite end the text. Ranks that compute together pass `group`. One of
 /// them chooses for all, because CPUs of different types may round differently.
-std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
-                              const RankMemory& memory, std::span<const int32_t> prompt,
-                              const GenerateOptions& options, Communicator* group = nullptr);
+std::vector<int32_t> generate_tokens(Executor& executor, const ProgramPlan& plan,
+                                     const RankMemory& memory, std::span<const int32_t> prompt,
+                                     const GenerateOptions& options, Communicator* group = nullptr);
 
 }  // namespace ftrun

@@ -110,7 +110,7 @@ void Gpu::download(void* to, const void* from, int64_t bytes) {
 GpuBlock::GpuBlock(Gpu& gpu, void* data, int64_t bytes, bool pinned)
     : gpu_(&gpu), data_(static_cast<std::byte*>(data)), bytes_(bytes), pinned_(pinned) {}
 
-GpuBlock GpuBlock::on_device(Gpu& gpu, int64_t bytes) {
+GpuBlock GpuBlock::allocate_on_device(Gpu& gpu, int64_t bytes) {
   if (bytes == 0) return {};
   gpu.kernels().bind_thread();
   GpuBlock block(gpu, gpu.kernels().allocate(bytes), bytes, false);
@@ -119,7 +119,7 @@ GpuBlock GpuBlock::on_device(Gpu& gpu, int64_t bytes) {
   return block;
 }
 
-GpuBlock GpuBlock::pinned(Gpu& gpu, int64_t bytes) {
+GpuBlock GpuBlock::allocate_pinned(Gpu& gpu, int64_t bytes) {
   if (bytes == 0) return {};
   gpu.kernels().bind_thread();
   GpuBlock block(gpu, gpu.kernels().allocate_pinned(bytes), bytes, true);
@@ -158,9 +158,9 @@ GpuEvent::GpuEvent(GpuEvent&& other) noexcept
 
 PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
     : gpu_(gpu),
-      memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
-      slot_events_{GpuEvent(gpu, GpuEvent::Use::kHostWait),
-                   GpuEvent(gpu, GpuEvent::Use::kHostWait)} {}
+      memory_(GpuBlock::allocate_pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
+      slot_events_{GpuEvent(gpu, GpuEvent::Purpose::kHostWait),
+                   GpuEvent(gpu, GpuEvent::Purpose::kHostWait)} {}
 
 std::byte* PinnedRing::acquire() {
   slot_ = 1 - slot_;

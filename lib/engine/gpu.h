@@ -78,9 +78,9 @@ class GpuBlock {
  public:
   GpuBlock() = default;
   /// Allocates device memory. Throws Error(kEnvironment) as DeviceKernels::allocate does.
-  static GpuBlock on_device(Gpu& gpu, int64_t bytes);
+  static GpuBlock allocate_on_device(Gpu& gpu, int64_t bytes);
   /// Allocates pinned host memory. Throws Error(kEnvironment) where the system cannot pin it.
-  static GpuBlock pinned(Gpu& gpu, int64_t bytes);
+  static GpuBlock allocate_pinned(Gpu& gpu, int64_t bytes);
   ~GpuBlock();
   GpuBlock(GpuBlock&& other) noexcept;
   GpuBlock& operator=(GpuBlock&& other) noexcept;
@@ -106,11 +106,12 @@ class GpuBlock {
 /// GpuEvent owns an event: a point in a stream that other streams or the host can wait for.
 class GpuEvent {
  public:
-  enum class Use { kOrder, kTiming, kHostWait };
+  enum class Purpose { kOrder, kTiming, kHostWait };
 
-  explicit GpuEvent(Gpu& gpu, Use use = Use::kOrder)
+  explicit GpuEvent(Gpu& gpu, Purpose purpose = Purpose::kOrder)
       : gpu_(&gpu),
-        event_(gpu.kernels().create_event(use == Use::kTiming, use == Use::kHostWait)) {}
+        event_(gpu.kernels().create_event(purpose == Purpose::kTiming,
+                                          purpose == Purpose::kHostWait)) {}
   ~GpuEvent();
   GpuEvent(GpuEvent&& other) noexcept;
   GpuEvent& operator=(GpuEvent&&) = delete;
@@ -118,7 +119,7 @@ class GpuEvent {
 
   DeviceEvent get() const { return event_; }
   void record(DeviceStream stream) const { gpu_->kernels().record(event_, stream); }
-  /// Waits for an event of Use::kHostWait.
+  /// Waits for an event of Purpose::kHostWait.
   void synchronize() const { gpu_->kernels().synchronize(event_); }
 
  private:

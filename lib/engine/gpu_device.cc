@@ -20,7 +20,7 @@ constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
 
-int64_t aligned(int64_t bytes) {
+int64_t align_part(int64_t bytes) {
   return round_up(bytes, kPartAlignment);
 }
 
@@ -37,7 +37,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
     labels_.push_back(instr_label(instr));
-    plan(instr);
+    plan_instr(instr);
   }
   can_capture_ = gpu.options().step_graph && runs_all_on_device();
   make_events();
@@ -110,22 +110,22 @@ bool GpuDevice::works_on_host(const Instr& instr) const {
   return false;
 }
 
-void GpuDevice::plan(const Instr& instr) {
+void GpuDevice::plan_instr(const Instr& instr) {
   on_host_[static_cast<size_t>(id_of(instr))] = works_on_host(instr) ? 1 : 0;
   if (instr.kind == InstrKind::kLoadBatch) {
     int64_t bytes = 0;
-    for (const BufferRange& part : instr.writes) bytes += aligned(part.bytes);
+    for (const BufferRange& part : instr.writes) bytes += align_part(part.bytes);
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
   if (instr.kind == InstrKind::kBegin)
-    input_bytes_ += aligned(kRankFlags * dtype_bytes(DType::kF64));
+    input_bytes_ += align_part(kRankFlags * dtype_bytes(DType::kF64));
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
   if (instr.kind == InstrKind::kCountedAllToAll) {
-    int64_t& most = max_counts_[static_cast<size_t>(instr.lane)];
-    most = std::max(most, element_count(program_, instr.reads[1]));
+    int64_t& max_count = max_counts_[static_cast<size_t>(instr.lane)];
+    max_count = std::max(max_count, element_count(program_, instr.reads[1]));
   }
   if (instr.kind == InstrKind::kGradientNorm)
     for (const BufferRange& part : instr.reads) {
@@ -146,26 +146,27 @@ void GpuDevice::make_events() {
 }
 
 void GpuDevice::make_timings() {
-  run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
+  run_begin_.emplace(gpu_, GpuEvent::Purpose::kTiming);
   for (size_t i = 0; i < program_.instrs.size(); ++i)
     timings_.push_back(
-        {GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
+        {GpuEvent(gpu_, GpuEvent::Purpose::kTiming), GpuEvent(gpu_, GpuEvent::Purpose::kTiming)});
 }
 
 void GpuDevice::make_staging() {
   summed_elements_ = std::max(summed_elements_, kProbedElements);
-  device_scalars_ = GpuBlock::on_device(gpu_, sizeof(StepScalars));
+  device_scalars_ = GpuBlock::allocate_on_device(gpu_, sizeof(StepScalars));
   norm_scratch_ =
-      GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
-  probe_ = GpuBlock::on_device(gpu_, sizeof(double));
-  fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+      GpuBlock::allocate_on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
+  probe_ = GpuBlock::allocate_on_device(gpu_, sizeof(double));
+  fetched_ =
+      GpuBlock::allocate_pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   for (size_t lane = 0; lane < counts_.size(); ++lane)
     if (max_counts_[lane] > 0)
-      counts_[lane] =
-          GpuBlock::pinned(gpu_, max_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
+      counts_[lane] = GpuBlock::allocate_pinned(
+          gpu_, max_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
   if (can_capture_) {
-    captured_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
-    inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
+    captured_inputs_ = GpuBlock::allocate_pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
+    inputs_read_.emplace(gpu_, GpuEvent::Purpose::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
   f64_ring_.emplace(gpu_, kRankFlags * dtype_bytes(DType::kF64));
@@ -237,12 +238,12 @@ void GpuDevice::drain() {
   check_groups();
 }
 
-std::optional<DeviceTimes> GpuDevice::times() {
+std::optional<DeviceTimes> GpuDevice::wait_for_times() {
   if (!gpu_.options().timed) return std::nullopt;
-  return compute_device_times(program_, intervals());
+  return compute_device_times(program_, wait_for_intervals());
 }
 
-std::vector<RunInterval> GpuDevice::intervals() {
+std::vector<RunInterval> GpuDevice::wait_for_intervals() {
   if (!is_timed_) return {};
   drain();
   std::vector<RunInterval> intervals;
@@ -315,7 +316,7 @@ void GpuDevice::stage_inputs() {
 /// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const staged = captured_inputs_.data() + staged_bytes_;
-  staged_bytes_ += aligned(bytes);
+  staged_bytes_ += align_part(bytes);
   require(staged_bytes_ <= captured_inputs_.bytes(), "a captured run has room for its inputs");
   std::memcpy(staged, from, static_cast<size_t>(bytes));
   if (input_mode_ == InputMode::kCapture) kernels().copy(to, staged, bytes, stream);
@@ -338,7 +339,7 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
   for (size_t i = 0; i < to.size(); ++i) {
     std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));
     kernels().copy(to[i].data, slot, to[i].bytes(), stream);
-    slot += aligned(to[i].bytes());
+    slot += align_part(to[i].bytes());
   }
   batch_ring_->record_use(stream);
 }
@@ -386,7 +387,7 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     size_t slot = 0;
   };
   const auto send = [&](int64_t first) {
-    const TypedSpan source = from.part(first, std::min(slot_elements, from.count - first));
+    const TypedSpan source = from.subspan(first, std::min(slot_elements, from.count - first));
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
     ring.record_use(stream);
@@ -397,7 +398,7 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     const int64_t next = now.first + now.piece.count;
     const PendingPiece then = next < from.count ? send(next) : PendingPiece{};
     ring.wait(now.slot);
-    (host_.*action)(lane, now.piece, to.part(now.first, now.piece.count));
+    (host_.*action)(lane, now.piece, to.subspan(now.first, now.piece.count));
     if (next >= from.count) return;
     now = then;
   }
@@ -410,8 +411,8 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
   for (int64_t first = 0; first < to.count; first += slot_elements) {
     const int64_t count = std::min(slot_elements, to.count - first);
     const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
-    host_.copy(lane, from.part(first, count), piece);
-    kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
+    host_.copy(lane, from.subspan(first, count), piece);
+    kernels().copy(to.subspan(first, count).data, piece.data, piece.bytes(), stream);
     ring.record_use(stream);
   }
 }
@@ -458,7 +459,7 @@ std::array<const double*, 2> GpuDevice::read_f64(Lane lane, const TypedSpan& a,
   return {numbers, numbers + a.count};
 }
 
-double GpuDevice::number_at(Lane lane, const void* address) {
+double GpuDevice::read_double(Lane lane, const void* address) {
   const DeviceStream stream = gpu_.stream(lane);
   kernels().copy(fetched_.data(), address, sizeof(double), stream);
   wait_for(stream);
@@ -481,7 +482,7 @@ std::vector<int64_t> GpuDevice::read_i32(Lane lane, const TypedSpan& numbers) {
 bool GpuDevice::doubles_are_finite(Lane lane, const TypedSpan& numbers) {
   const DeviceStream stream = gpu_.stream(lane);
   for (int64_t first = 0; first < numbers.count; first += fetched_doubles_) {
-    TypedSpan part = numbers.part(first, std::min(fetched_doubles_, numbers.count - first));
+    TypedSpan part = numbers.subspan(first, std::min(fetched_doubles_, numbers.count - first));
     kernels().copy(fetched_.data(), part.data, part.bytes(), stream);
     wait_for(stream);
     part.data = fetched_.data();
@@ -497,10 +498,11 @@ bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   }
   if (numbers.dtype == DType::kF64) return doubles_are_finite(lane, numbers);
   for (int64_t first = 0; first < numbers.count; first += summed_elements_) {
-    const TypedSpan part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
+    const TypedSpan part =
+        numbers.subspan(first, std::min(summed_elements_, numbers.count - first));
     kernels().sum_of_squares(part.data, part.dtype, part.count, false, probe_.as<double>(),
                              norm_scratch_.data(), gpu_.stream(lane));
-    if (!std::isfinite(number_at(lane, probe_.data()))) return false;
+    if (!std::isfinite(read_double(lane, probe_.data()))) return false;
   }
   return true;
 }

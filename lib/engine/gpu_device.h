@@ -25,8 +25,8 @@ class GpuDevice final : public LaneDevice {
   void end_instr(const Instr& instr) override;
   bool waits_have_ended(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
-  std::optional<DeviceTimes> times() override;
-  std::vector<RunInterval> intervals() override;
+  std::optional<DeviceTimes> wait_for_times() override;
+  std::vector<RunInterval> wait_for_intervals() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
   void write_f64(Lane lane, double* to, std::span<const double> numbers) override;
@@ -66,7 +66,7 @@ class GpuDevice final : public LaneDevice {
   Tier tier(const BufferRange& range) const { return program_.at(range.buffer).tier; }
   bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
-  void plan(const Instr& instr);
+  void plan_instr(const Instr& instr);
   bool runs_all_on_device() const;
   void stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
@@ -77,7 +77,7 @@ class GpuDevice final : public LaneDevice {
   void make_staging();
   void apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to, HostAction action);
   void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
-  double number_at(Lane lane, const void* address);
+  double read_double(Lane lane, const void* address);
   bool doubles_are_finite(Lane lane, const TypedSpan& numbers);
   void send_scalars(DeviceStream stream);
 
@@ -102,8 +102,8 @@ class GpuDevice final : public LaneDevice {
   /// Says whether the times of this run are recorded.
   bool is_timed_ = false;
 
-  /// The sizes that plan() found necessary, in bytes or elements, and the number of sums on the
-  /// host.
+  /// The sizes that plan_instr() found necessary, in bytes or elements, and the number of sums on
+  /// the host.
   int64_t batch_bytes_ = 0;
   int64_t fetched_doubles_ = kLossSlots;
   int64_t summed_elements_ = 0;

@@ -13,8 +13,8 @@ class HostDevice final : public LaneDevice {
   void end_instr(const Instr&) override {}
   bool waits_have_ended(const Instr&) override { return true; }
   bool is_asynchronous() const override { return false; }
-  std::optional<DeviceTimes> times() override { return std::nullopt; }
-  std::vector<RunInterval> intervals() override { return {}; }
+  std::optional<DeviceTimes> wait_for_times() override { return std::nullopt; }
+  std::vector<RunInterval> wait_for_intervals() override { return {}; }
 
   void clear(Lane lane, const TypedSpan& to) override;
   void write_f64(Lane lane, double* to, std::span<const double> numbers) override;

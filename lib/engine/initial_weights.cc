@@ -142,13 +142,13 @@ void compute_initial_values(const TensorInfo& tensor, uint64_t seed, int64_t beg
 void InitialWeights::check_fit(const ModelDescription& model) {
   model_ = &model;
   check_model_weights(model, folder_);
-  if (adapter_ != nullptr) stored_ = check_adapter(model, *adapter_);
+  if (adapter_ != nullptr) stored_ = locate_adapter_tensors(model, *adapter_);
 }
 
 void InitialWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
                           std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
-    return read_adapter(*adapter_, stored->second, begin, end, out);
+    return read_adapter_tensor(*adapter_, stored->second, begin, end, out);
   if (tensor.initial.source == InitialSource::kRowNorms) return copy_row_norms(tensor, begin, out);
   if (tensor.initial.source != InitialSource::kFolder)
     return compute_initial_values(tensor, seed_, begin, end, out);
@@ -184,21 +184,23 @@ void InitialWeights::measure(const TensorInfo& magnitudes, RowNorms& norms) cons
   // Linear layers that are parts of one module of the files share A.
   const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
   const TensorInfo& b = tensor_of(lora_b_name(module));
-  const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
+  const auto to_layer_values = [&](std::span<float> values) {
+    round_to(model_->dtypes.compute, values);
+  };
   AdapterRows adapter{
       .inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.magnitude, .a = {}};
   if (b.initial.source != InitialSource::kZero) {
     adapter.a.resize(static_cast<size_t>(a.numel()));
     read(a, 0, a.numel(), adapter.a);
-    as_read(adapter.a);
+    to_layer_values(adapter.a);
     adapter.read_b = [&](int64_t row, std::span<float> out) {
       read(b, row * adapter.rank, (row + 1) * adapter.rank, out);
-      as_read(out);
+      to_layer_values(out);
     };
   }
   BaseWeights base(*model_, folder_);
   std::vector<double> exact(norms.values.size());
-  row_norms(base, module + ".weight", adapter, norms.begin, exact, as_read);
+  compute_row_norms(base, module + ".weight", adapter, norms.begin, exact, to_layer_values);
   std::transform(exact.begin(), exact.end(), norms.values.begin(),
                  [](double length) { return static_cast<float>(length); });
 }

@@ -28,7 +28,7 @@ struct TypedSpan {
   Tier tier = Tier::kDevice;
 
   int64_t bytes() const { return count * dtype_bytes(dtype); }
-  TypedSpan part(int64_t first, int64_t elements) const {
+  TypedSpan subspan(int64_t first, int64_t elements) const {
     return {data + first * dtype_bytes(dtype), dtype, elements, tier};
   }
 };
@@ -64,10 +64,10 @@ class LaneDevice {
   virtual bool is_asynchronous() const = 0;
   /// Waits for the last run, and returns its times if the device measures them (GpuOptions::timed),
   /// else nothing.
-  virtual std::optional<DeviceTimes> times() = 0;
+  virtual std::optional<DeviceTimes> wait_for_times() = 0;
   /// Waits for the last run, and returns the interval of each instruction if an asynchronous device
   /// has recorded them.
-  virtual std::vector<RunInterval> intervals() = 0;
+  virtual std::vector<RunInterval> wait_for_intervals() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
   /// Writes numbers to `to`; `numbers` may change once this returns.

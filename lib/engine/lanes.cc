@@ -20,9 +20,9 @@ LaneThreads::LaneThreads(const Program& program, Runner run, std::function<void(
       instrs_(lanes_),
       one_launcher_(one_launcher),
       done_(lanes_, 0),
-      runs_(lanes_, 0),
+      finished_runs_(lanes_, 0),
       waiters_(lanes_) {
-  plan(program);
+  plan_waits(program);
   for (size_t lane = 0; lane < lanes_; ++lane)
     if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
   std::vector<size_t> workers;
@@ -49,21 +49,21 @@ size_t LaneThreads::thread_of(Lane lane) const {
 
 /// Plans the waits of each instruction. A lane runs in order, so waiting for an instruction means
 /// waiting until its lane has finished a certain number of instructions.
-void LaneThreads::plan(const Program& program) {
-  ordinal_.resize(program.instrs.size());
-  position_.resize(program.instrs.size());
+void LaneThreads::plan_waits(const Program& program) {
+  ordinals_.resize(program.instrs.size());
+  positions_.resize(program.instrs.size());
   std::vector<size_t> length(lanes_, 0);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto lane = static_cast<size_t>(instr.lane);
     LaneInstr planned{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
-      int64_t& count = planned.done_first[static_cast<size_t>(program.instr(wait).lane)];
-      count = std::max(count, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
+      int64_t& count = planned.required_counts[static_cast<size_t>(program.instr(wait).lane)];
+      count = std::max(count, static_cast<int64_t>(ordinals_[static_cast<size_t>(wait)]) + 1);
     }
-    ordinal_[i] = length[lane]++;
+    ordinals_[i] = length[lane]++;
     auto& of_thread = instrs_[thread_of(instr.lane)];
-    position_[i] = of_thread.size();
+    positions_[i] = of_thread.size();
     of_thread.push_back(std::move(planned));
   }
 }
@@ -84,7 +84,7 @@ void LaneThreads::run_once() {
     std::ranges::fill(done_, 0);
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
-    ++started_;
+    ++started_runs_;
     wake_ready_waiters();
   }
   constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
@@ -92,7 +92,7 @@ void LaneThreads::run_once() {
   std::unique_lock lock(mutex_);
   wait_until(lock, kCaller, [&] {
     for (size_t worker = 1; worker < lanes_; ++worker)
-      if (!instrs_[worker].empty() && runs_[worker] != started_) return false;
+      if (!instrs_[worker].empty() && finished_runs_[worker] != started_runs_) return false;
     return true;
   });
   if (error_) std::rethrow_exception(error_);
@@ -103,12 +103,13 @@ void LaneThreads::serve(size_t worker) {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      wait_until(lock, worker, [&] { return stopping_ || runs_[worker] != started_; });
+      wait_until(lock, worker,
+                 [&] { return stopping_ || finished_runs_[worker] != started_runs_; });
       if (stopping_) return;
     }
     run_instrs(worker);
     const std::lock_guard lock(mutex_);
-    runs_[worker] = started_;
+    finished_runs_[worker] = started_runs_;
     wake_ready_waiters();
   }
 }
@@ -133,21 +134,21 @@ void LaneThreads::run_instrs(size_t worker) {
 
 /// Returns whether `first_lane` and the lanes after it have done everything that instruction
 /// `instr` waits for.
-bool LaneThreads::done_before(const LaneInstr& instr, Lane first_lane) const {
+bool LaneThreads::waits_are_done(const LaneInstr& instr, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
-    if (done_[lane] < instr.done_first[lane]) return false;
+    if (done_[lane] < instr.required_counts[lane]) return false;
   return true;
 }
 
 bool LaneThreads::is_ready(InstrId id) {
   const auto& of_thread = instrs_[thread_of(program_.instr(id).lane)];
   const std::lock_guard lock(mutex_);
-  return !error_ && done_before(of_thread[position_[static_cast<size_t>(id)]]);
+  return !error_ && waits_are_done(of_thread[positions_[static_cast<size_t>(id)]]);
 }
 
-bool LaneThreads::stages_done_before(const LaneInstr& instr) const {
+bool LaneThreads::stage_waits_are_done(const LaneInstr& instr) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
-                     [&](size_t lane) { return done_[lane] >= instr.done_first[lane]; });
+                     [&](size_t lane) { return done_[lane] >= instr.required_counts[lane]; });
 }
 
 /// Wakes the waiting threads whose condition holds. The caller holds the mutex.
@@ -165,9 +166,9 @@ void LaneThreads::wait_for(const LaneInstr& instr) {
     wait_until(lock, thread_of(static_cast<Lane>(instr.lane)), is_over);
     return seconds_since(start);
   };
-  const double stages = seconds_until([&] { return stages_done_before(instr); });
-  const double groups = seconds_until([&] { return done_before(instr, Lane::kFirstGroup); });
-  const double rest = seconds_until([&] { return done_before(instr); });
+  const double stages = seconds_until([&] { return stage_waits_are_done(instr); });
+  const double groups = seconds_until([&] { return waits_are_done(instr, Lane::kFirstGroup); });
+  const double rest = seconds_until([&] { return waits_are_done(instr); });
   if (instr.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
   compute_waits_ = {stages, groups + rest};

@@ -58,13 +58,13 @@ class LaneThreads {
     InstrId id;
     size_t lane;
     /// The number of instructions of each other lane that must be done first.
-    std::vector<int64_t> done_first;
+    std::vector<int64_t> required_counts;
   };
 
-  void plan(const Program& program);
+  void plan_waits(const Program& program);
   size_t thread_of(Lane lane) const;
-  bool done_before(const LaneInstr& instr, Lane first_lane = Lane::kCompute) const;
-  bool stages_done_before(const LaneInstr& instr) const;
+  bool waits_are_done(const LaneInstr& instr, Lane first_lane = Lane::kCompute) const;
+  bool stage_waits_are_done(const LaneInstr& instr) const;
   void stop();
   void serve(size_t worker);
   void run_instrs(size_t worker);
@@ -83,11 +83,11 @@ class LaneThreads {
   std::vector<std::vector<LaneInstr>> instrs_;
   bool one_launcher_;
   /// The index of each instruction among those of its lane, and its index in instrs_ of its thread.
-  std::vector<size_t> ordinal_;
-  std::vector<size_t> position_;
+  std::vector<size_t> ordinals_;
+  std::vector<size_t> positions_;
   std::vector<int64_t> done_;
-  std::vector<int64_t> runs_;
-  int64_t started_ = 0;
+  std::vector<int64_t> finished_runs_;
+  int64_t started_runs_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;

@@ -135,9 +135,10 @@ class CollectiveTimer {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();
-      const double used = cpu_seconds_of_thread();
+      const double cpu_seconds = cpu_seconds_of_thread();
       request_.compute();
-      const double worked = work_seconds(seconds_since(start), cpu_seconds_of_thread() - used);
+      const double worked =
+          work_seconds(seconds_since(start), cpu_seconds_of_thread() - cpu_seconds);
       thread_.run(collective);
       if (round >= kWarmUpRounds) samples.push_back(seconds_since(start) - worked);
     }
@@ -147,9 +148,9 @@ class CollectiveTimer {
   /// Returns the seconds that a computation takes without any wait for other ranks, from its
   /// elapsed time and its CPU time. If there are more threads than cores, the threads share the
   /// cores, so the CPU time is scaled by threads per core.
-  double work_seconds(double elapsed, double used) const {
+  double work_seconds(double elapsed, double cpu_seconds) const {
     const int threads = request_.ranks * request_.threads;
-    return threads <= request_.cores ? elapsed : used * threads / request_.cores;
+    return threads <= request_.cores ? elapsed : cpu_seconds * threads / request_.cores;
   }
 
   Communicator& group_;
@@ -173,23 +174,30 @@ std::map<std::string, Curve> measure_collectives(const CollectiveRequest& reques
   {
     CollectiveTimer timer(*group, request);
     for (const int64_t bytes : kMeasuredBytes) {
-      const int64_t part = bytes / 4 / request.ranks, full = part * request.ranks;
-      const CommBuffer whole = group->allocate(full * 4), own = group->allocate(part * 4);
-      float* const all = whole.as<float>();
-      float* const block = own.as<float>();
-      std::memset(all, 0, static_cast<size_t>(full) * 4);
-      std::memset(block, 0, static_cast<size_t>(part) * 4);
+      const int64_t part_elements = bytes / 4 / request.ranks,
+                    full_elements = part_elements * request.ranks;
+      const CommBuffer full_buffer = group->allocate(full_elements * 4),
+                       part_buffer = group->allocate(part_elements * 4);
+      float* const full = full_buffer.as<float>();
+      float* const part = part_buffer.as<float>();
+      std::memset(full, 0, static_cast<size_t>(full_elements) * 4);
+      std::memset(part, 0, static_cast<size_t>(part_elements) * 4);
       const auto measure = [&](const char* kind, const std::function<void()>& collective) {
-        points[cat(kind, " ", request.ranks)].emplace_back(static_cast<double>(full * 4),
+        points[cat(kind, " ", request.ranks)].emplace_back(static_cast<double>(full_elements * 4),
                                                            timer.seconds_of(collective));
       };
-      measure("all_reduce",
-              [&] { group->all_reduce(all, full, DType::kF32, ReduceOp::kSum, {"bench"}).wait(); });
+      measure("all_reduce", [&] {
+        group->all_reduce(full, full_elements, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
+      });
       measure("reduce_scatter", [&] {
-        group->reduce_scatter(all, block, part, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
+        group->reduce_scatter(full, part, part_elements, DType::kF32, ReduceOp::kSum, {"bench"})
+            .wait();
       });
       measure("all_gather", [&] {
-        group->all_gather(all + request.rank * part, all, part, DType::kF32, {"bench"}).wait();
+        group
+            ->all_gather(full + request.rank * part_elements, full, part_elements, DType::kF32,
+                         {"bench"})
+            .wait();
       });
     }
   }

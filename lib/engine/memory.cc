@@ -27,7 +27,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   // Huge pages avoid most page faults of the first step and many TLB misses of later steps.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
-  mapped_ = round_up_to_pages(bytes);
+  mapped_bytes_ = round_up_to_pages(bytes);
 }
 
 HostBlock::~HostBlock() {
@@ -37,12 +37,12 @@ HostBlock::~HostBlock() {
 HostBlock::HostBlock(HostBlock&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      mapped_(std::exchange(other.mapped_, 0)) {}
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
 HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  std::swap(mapped_, other.mapped_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
   return *this;
 }
 
@@ -55,7 +55,7 @@ namespace {
 
 /// Describes an arena: the instruction at its peak, and the bytes there by category.
 std::string arena_text(const Program& program, Tier tier) {
-  const TierPlan plan = memory_plan({&program}).at(tier);
+  const TierPlan plan = plan_memory({&program}).at(tier);
   return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
              categories_text(plan.at_peak), ")");
 }
@@ -67,17 +67,19 @@ std::string buffer_text(const Buffer& buffer) {
 
 std::string available_text() {
   const MemoryLimit limit = read_memory_limit();
-  if (limit.process.available < limit.available)
-    return cat(human_bytes(limit.process.available), " are left of ", limit.process.limit_name);
-  return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (",
-             limit.limited_by, ")");
+  if (limit.process.available_bytes < limit.available_bytes)
+    return cat(human_bytes(limit.process.available_bytes), " are left of ",
+               limit.process.limit_name);
+  return cat(human_bytes(limit.available_bytes), " of ", human_bytes(limit.total_bytes),
+             " are available (", limit.limited_by, ")");
 }
 
 /// Returns how many of `bytes` are more than the available memory; 0 if enough is available, so
 /// that the allocation failed for another reason.
 int64_t lacking_bytes(int64_t bytes) {
   const MemoryLimit limit = read_memory_limit();
-  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.available));
+  return std::max<int64_t>(0,
+                           bytes - std::min(limit.available_bytes, limit.process.available_bytes));
 }
 
 }  // namespace
@@ -92,7 +94,7 @@ std::string RankMemory::refusal_text(int64_t bytes, Tier tier, const std::string
   int64_t held_bytes = 0;
   for (const Tier each : kTiers)
     if (each != Tier::kNvme && (gpu_ == nullptr || each == tier))
-      held_bytes += allocated(each).total;
+      held_bytes += allocated_bytes(each).total;
   // The error of the GPU states its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
@@ -124,9 +126,9 @@ TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, cons
   return allocate_or_explain(bytes, tier, what, [&] {
     TierBlock block;
     if (gpu_ != nullptr && tier == Tier::kDevice)
-      block.gpu = GpuBlock::on_device(*gpu_, bytes);
+      block.gpu = GpuBlock::allocate_on_device(*gpu_, bytes);
     else if (gpu_ != nullptr && gpu_->options().pin_memory)
-      block.gpu = GpuBlock::pinned(*gpu_, bytes);
+      block.gpu = GpuBlock::allocate_pinned(*gpu_, bytes);
     else if (shared)
       block.shared = group_.allocate(bytes);
     else
@@ -148,7 +150,7 @@ void RankMemory::open_swap(const Program& program) {
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != Tier::kNvme) continue;
     if (buffer.persistent_kind == PersistentKind::kSnapshot) shadows_ = bytes;
-    bytes += swap_align(buffer.bytes);
+    bytes += round_up_to_sector(buffer.bytes);
   }
   if (bytes == 0) return;
   swap_options_.bytes = bytes;
@@ -162,7 +164,7 @@ void RankMemory::open_swap(const Program& program) {
 
 void RankMemory::allocate_arenas(const Program& program) {
   const auto grow = [&](TierBlock& arena, Arena which, Tier tier) {
-    const int64_t bytes = program.arena(which);
+    const int64_t bytes = program.bytes_of_arena(which);
     if (bytes <= arena.bytes()) return;
     arena = TierBlock();  // frees the old arena first, because both may not fit
     arena = allocate_block(bytes, tier, which == Arena::kShared, "an arena",
@@ -187,7 +189,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
             "shadows lie where they were planned");
     const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
     block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
-    disk_used_ += swap_align(buffer.bytes);
+    disk_used_ += round_up_to_sector(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
   } else {
     block.owned = allocate_block(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
@@ -251,18 +253,18 @@ SwapFile::Ticket RankMemory::start_disk_request(const Program& program, const Bu
 
 void RankMemory::begin_disk_snapshot() {
   for (auto& [key, block] : blocks_)
-    if (block.tier == Tier::kNvme) block.disk.begin();
+    if (block.tier == Tier::kNvme) block.disk.begin_snapshot();
 }
 
 void RankMemory::end_disk_snapshot() {
   for (auto& [key, block] : blocks_)
-    if (block.tier == Tier::kNvme) block.disk.end();
+    if (block.tier == Tier::kNvme) block.disk.end_snapshot();
 }
 
 void RankMemory::read_disk_snapshot(const Program& program, const BufferRange& range,
                                     void* data) const {
   swap_->read_synchronously(
-      data, swap_align(range.bytes),
+      data, round_up_to_sector(range.bytes),
       block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }
 
@@ -277,11 +279,12 @@ void RankMemory::write_disk(const Program& program, const BufferRange& range,
 
 /// Sums the bytes of a tier; `measure` returns the bytes of a block of memory.
 template <typename Measure>
-RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
+RankMemory::TierBytes RankMemory::sum_tier(Tier tier, Measure measure) const {
   TierBytes all;
   for (const auto& [key, block] : blocks_) {
     if (block.tier != tier) continue;
-    const int64_t bytes = tier == Tier::kNvme ? swap_align(block.bytes) : measure(block.owned);
+    const int64_t bytes =
+        tier == Tier::kNvme ? round_up_to_sector(block.bytes) : measure(block.owned);
     all.persistent[static_cast<size_t>(block.category)] += bytes;
     all.total += bytes;
   }
@@ -291,15 +294,15 @@ RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
   return all;
 }
 
-RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
-  TierBytes all = sum(tier, [](const TierBlock& block) { return block.allocated_bytes(); });
+RankMemory::TierBytes RankMemory::allocated_bytes(Tier tier) const {
+  TierBytes all = sum_tier(tier, [](const TierBlock& block) { return block.allocated_bytes(); });
   if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
   return all;
 }
 
-RankMemory::TierBytes RankMemory::touched(Tier tier) const {
+RankMemory::TierBytes RankMemory::touched_bytes(Tier tier) const {
   if (tier == Tier::kNvme) return {};
-  return sum(tier, [](const TierBlock& block) { return block.pages.count_bytes(); });
+  return sum_tier(tier, [](const TierBlock& block) { return block.pages.count_bytes(); });
 }
 
 }  // namespace ftrun

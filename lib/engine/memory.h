@@ -36,12 +36,12 @@ class HostBlock {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   /// Returns the bytes that the kernel mapped for the block: whole pages.
-  int64_t mapped() const { return mapped_; }
+  int64_t mapped_bytes() const { return mapped_bytes_; }
 
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t mapped_ = 0;
+  int64_t mapped_bytes_ = 0;
 };
 
 /// TierBlock is memory of a tier, whichever allocator it is from.
@@ -58,13 +58,14 @@ struct TierBlock {
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
   /// Returns the bytes that the block's allocator provided.
   int64_t allocated_bytes() const {
-    return host.mapped() + round_up_to_pages(shared.bytes()) + gpu.bytes();
+    return host.mapped_bytes() + round_up_to_pages(shared.bytes()) + gpu.bytes();
   }
   bool reports_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryRemedy returns the remedy for an allocation that fails because a tier lacks `lacking`
-/// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
+/// MemoryRemedy returns the remedy for an allocation that fails because a tier lacks
+/// `lacking_bytes` bytes (0: unknown): changes of the config that make a run need less memory of
+/// that tier.
 using MemoryRemedy = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
@@ -129,10 +130,10 @@ class RankMemory {
   };
   /// Returns the bytes that allocators provided: whole pages of memory, and for the disk the space
   /// that the file system reserved (its total; categories are the file's parts).
-  TierBytes allocated(Tier tier) const;
+  TierBytes allocated_bytes(Tier tier) const;
   /// Returns the maximum of these bytes that this and earlier calls found in use, in whole pages.
   /// Returns 0 for the disk and for memory from a GPU, whose pages the kernel does not report.
-  TierBytes touched(Tier tier) const;
+  TierBytes touched_bytes(Tier tier) const;
 
  private:
   /// OwnedBlock is the memory, or the range of the swap file, of one persistent buffer.
@@ -146,7 +147,7 @@ class RankMemory {
     mutable ShadowMap disk;
   };
   template <typename Measure>
-  TierBytes sum(Tier tier, Measure measure) const;
+  TierBytes sum_tier(Tier tier, Measure measure) const;
   template <typename Allocate>
   auto allocate_or_explain(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                            Allocate allocate) const;

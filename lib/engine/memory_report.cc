@@ -14,7 +14,7 @@ namespace {
 /// Returns a predicate: whether a group of the programs communicates over shared memory.
 auto over_shared_memory(const TrainingSetup& setup) {
   return [&communicators = setup.communicators()](const ProgramGroup& group) {
-    const Communicator* used = communicators.find(group);
+    const Communicator* used = communicators.find_communicator(group);
     return used != nullptr && used->backend() == "shm";
   };
 }
@@ -39,7 +39,7 @@ int64_t working_bytes(const TrainingSetup& setup) {
 using Row = std::vector<std::string>;
 
 /// Returns the touched bytes, or the allocated bytes if the touched ones are not known.
-int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
+int64_t peak_bytes(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
   const bool pages_are_known = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
   return pages_are_known && touched > 0 ? touched : allocated;
 }
@@ -67,12 +67,12 @@ std::string error_text(int64_t measured, int64_t predicted) {
   return cat(measured >= predicted ? "+" : "", measured - predicted, " B");
 }
 
-void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
+void add_tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
   const TierMemory& measured = report.tiers[static_cast<size_t>(tier)];
   for_each_part(
       report.planned.at(tier), measured, category_name,
       [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
-        const int64_t peak = used(tier, allocated, touched, report.on_gpu());
+        const int64_t peak = peak_bytes(tier, allocated, touched, report.on_gpu());
         rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
                         std::to_string(allocated), touched > 0 ? std::to_string(touched) : "-",
                         error_text(peak, predicted), human_bytes(peak)});
@@ -88,15 +88,16 @@ std::string peak_text(Tier tier, const TierPlan& planned) {
 
 }  // namespace
 
-MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured) {
+MemoryReport report_memory(const TrainingSetup& setup, int64_t additional_bytes, int64_t measured) {
   MemoryReport report;
-  report.planned = memory_plan(setup.plan());
+  report.planned = plan_memory(setup.plan());
   for (const Tier tier : kTiers)
-    report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
-                                               setup.memory().touched(tier)};
+    report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated_bytes(tier),
+                                               setup.memory().touched_bytes(tier)};
   report.baseline_bytes = setup.baseline_bytes();
   report.peer_bytes = mapped_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
-  if (setup.memory().gpu() == nullptr) report.working_bytes = working_bytes(setup) + around_steps;
+  if (setup.memory().gpu() == nullptr)
+    report.working_bytes = working_bytes(setup) + additional_bytes;
   report.measured_bytes = measured;
   if (const Gpu* gpu = setup.memory().gpu()) report.gpu = gpu->kernels().memory();
   return report;
@@ -106,7 +107,7 @@ std::string memory_text(const MemoryReport& report) {
   std::vector<Row> rows;
   std::string arenas;
   for (const Tier tier : kTiers) {
-    tier_rows(tier, report, rows);
+    add_tier_rows(tier, report, rows);
     arenas += peak_text(tier, report.planned.at(tier));
   }
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
@@ -153,28 +154,28 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
 std::vector<MemoryMetric> memory_metrics(const RankMemory& memory) {
   std::vector<MemoryMetric> figures;
   for (const Tier tier : kTiers) {
-    const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
+    const TierMemory measured{memory.allocated_bytes(tier), memory.touched_bytes(tier)};
     for_each_part(
         {}, measured, category_key,
         [&](std::string_view what, int64_t, int64_t allocated, int64_t touched) {
           if (what == "all") return;
           const std::string name =
               cat(tier == Tier::kDevice ? "" : cat(tier_name(tier), "_"), what);
-          figures.push_back({name, used(tier, allocated, touched, memory.gpu() != nullptr)});
+          figures.push_back({name, peak_bytes(tier, allocated, touched, memory.gpu() != nullptr)});
         });
   }
   return figures;
 }
 
-void PeakMemory::begin() {
-  resident_before_ = read_process_memory().peak_resident;
+void PeakMemory::begin_step() {
+  resident_before_ = read_process_memory().peak_resident_bytes;
 }
 
-void PeakMemory::end() {
+void PeakMemory::end_step() {
   const ProcessMemory now = read_process_memory();
   peak_bytes_ = std::max(peak_bytes_, now.held_bytes());
-  if (now.peak_resident > resident_before_)
-    peak_bytes_ = std::max(peak_bytes_, now.peak_resident - now.file_backed);
+  if (now.peak_resident_bytes > resident_before_)
+    peak_bytes_ = std::max(peak_bytes_, now.peak_resident_bytes - now.file_backed_bytes);
 }
 
 }  // namespace ftrun

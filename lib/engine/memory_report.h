@@ -42,17 +42,17 @@ struct MemoryReport {
 
   bool on_gpu() const { return gpu.total_bytes > 0; }
   int64_t planned_in_main_memory() const {
-    return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory();
+    return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory_bytes();
   }
   int64_t predicted_bytes() const {
     return planned_in_main_memory() + baseline_bytes + peer_bytes + working_bytes;
   }
 };
 
-/// Compares predicted and measured memory. `around_steps` is an upper bound on the bytes that the
-/// run allocates in addition to its setup: for batches, checkpoints and the export. `measured` is
-/// the peak.
-MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);
+/// Compares predicted and measured memory. `additional_bytes` is an upper bound on the bytes that
+/// the run allocates in addition to its setup: for batches, checkpoints and the export. `measured`
+/// is the peak.
+MemoryReport report_memory(const TrainingSetup& setup, int64_t additional_bytes, int64_t measured);
 
 /// Lists predicted, allocated and measured bytes of every category and tier, and by how much the
 /// measured bytes (or allocated bytes, where pages are not reported) differ from the prediction.
@@ -81,9 +81,9 @@ std::vector<MemoryMetric> memory_metrics(const RankMemory& memory);
 /// Peaks between steps, when checkpoints are mapped to be read, are ignored.
 class PeakMemory {
  public:
-  /// Begins a step, which end() ends.
-  void begin();
-  void end();
+  /// Begins a step, which end_step() ends.
+  void begin_step();
+  void end_step();
 
   int64_t peak_bytes() const { return peak_bytes_; }
 

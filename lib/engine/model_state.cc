@@ -52,7 +52,7 @@ Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
 int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   int64_t count = 0;
   for (const Box& box : cut_box(whole_box(shape), 0, end))
-    if (const std::optional<Box> shared = intersection(box, part)) count += shared->numel();
+    if (const std::optional<Box> shared = intersect_boxes(box, part)) count += shared->numel();
   return count;
 }
 
@@ -158,9 +158,10 @@ BufferRange ModelState::range_of(const UnitStatePiece& piece, int64_t begin, int
 }
 
 /// Writes elements [begin, end) of the unit, converted from `source`. They are whole sectors if the
-/// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
-void ModelState::store(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
-                       const void* data, std::byte* room) {
+/// piece lies on disk. If it lies on disk or in GPU memory, `conversion_buffer` is the buffer of
+/// the conversion.
+void ModelState::write_elements(const UnitStatePiece& piece, int64_t begin, int64_t end,
+                                DType source, const void* data, std::byte* conversion_buffer) {
   const BufferRange to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
   if (memory_.is_in_main_memory(program_, to)) {
@@ -168,8 +169,8 @@ void ModelState::store(const UnitStatePiece& piece, int64_t begin, int64_t end, 
     std::memcpy(memory_.at(program_, to), data, static_cast<size_t>(to.bytes));
     return;
   }
-  if (converts) convert(data, source, room, dtype(piece), end - begin);
-  const void* const stored = converts ? room : data;
+  if (converts) convert(data, source, conversion_buffer, dtype(piece), end - begin);
+  const void* const stored = converts ? conversion_buffer : data;
   if (memory_.is_on_disk(program_, to))
     memory_.write_disk(program_, to, stored);
   else
@@ -187,11 +188,11 @@ void ModelState::read_elements(const UnitStatePiece& piece, int64_t begin, int64
   std::byte* const sectors_read = reading.sectors.data();
   auto* to = static_cast<std::byte*>(out);
   // Reads the sectors around the wanted bytes, as many at a time as the buffer holds.
-  const auto room = static_cast<int64_t>(reading.sectors.size());
+  const auto sectors_bytes = static_cast<int64_t>(reading.sectors.size());
   for (int64_t at = from.offset; at < from.offset + from.bytes;) {
     const int64_t first = at / kSwapAlignment * kSwapAlignment;
-    const int64_t last = std::min(from.offset + from.bytes, first + room);
-    const BufferRange sectors{from.buffer, first, swap_align(last - first)};
+    const int64_t last = std::min(from.offset + from.bytes, first + sectors_bytes);
+    const BufferRange sectors{from.buffer, first, round_up_to_sector(last - first)};
     if (reading.of_snapshot)
       memory_.read_disk_snapshot(program_, sectors, sectors_read);
     else
@@ -219,7 +220,7 @@ void ModelState::read_elements_f32(const UnitStatePiece& piece, int64_t begin, i
 
 /// Fills a piece, in place if its dtype and tier allow it, else chunk by chunk. Chunks set padding
 /// to zero; in place it stays as it is.
-void ModelState::fill(const UnitStatePiece& piece, DType source, const ReadTensor& read) {
+void ModelState::fill_piece(const UnitStatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
     for (const TensorSlice& slice : slices_of(piece, begin, end)) {
@@ -239,7 +240,7 @@ void ModelState::fill(const UnitStatePiece& piece, DType source, const ReadTenso
     const int64_t end = std::min(begin + kChunk, piece.end);
     std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
     fill_part(begin, end, bounce.data());
-    store(piece, begin, end, source, bounce.data(), converted.data());
+    write_elements(piece, begin, end, source, bounce.data(), converted.data());
   }
 }
 
@@ -266,8 +267,8 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) co
 
 /// Quantizes this rank's part of a quantized tensor, at most kQuantizedPart elements at a time,
 /// with the scales of the whole tensor.
-void ModelState::quantize(const UnitStatePiece& piece, const TensorSlice& slice,
-                          const InitialWeights& initial) {
+void ModelState::quantize_slice(const UnitStatePiece& piece, const TensorSlice& slice,
+                                const InitialWeights& initial) {
   const QuantizedFormat& format = quantized(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
@@ -278,8 +279,8 @@ void ModelState::quantize(const UnitStatePiece& piece, const TensorSlice& slice,
     initial.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  const QuantizationScales scales =
-      scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kQuantizedPart, read);
+  const QuantizationScales scales = compute_quantization_scales(
+      format, {tensor.name, tensor.numel(), tensor.shape.back()}, kQuantizedPart, read);
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kQuantizedPart)));
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kQuantizedPart) {
     const int64_t end = std::min(at + kQuantizedPart, slice.offset + slice.extent);
@@ -298,26 +299,26 @@ void ModelState::quantize(const UnitStatePiece& piece, const TensorSlice& slice,
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_initial(const UnitStatePiece& piece, const InitialWeights& initial) {
-  if (!quantized(piece)) return fill(piece, DType::kF32, make_reader(initial));
+  if (!quantized(piece)) return fill_piece(piece, DType::kF32, make_reader(initial));
   const std::vector<TensorSlice> slices =
       slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(
-        slices.size(), [&](size_t i) { quantize(piece, slices[i], initial); },
+        slices.size(), [&](size_t i) { quantize_slice(piece, slices[i], initial); },
         static_cast<size_t>(kernel_threads()));
     return;
   }
-  for (const TensorSlice& slice : slices) quantize(piece, slice, initial);
+  for (const TensorSlice& slice : slices) quantize_slice(piece, slice, initial);
 }
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
 /// needs no work.
 void ModelState::fill_constant(const UnitStatePiece& piece, double number) {
   if (number == 0.0) return;
-  fill(piece, DType::kF32,
-       [number](const UnitStatePiece&, const TensorInfo&, const Box& box, void* out) {
-         std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
-       });
+  fill_piece(piece, DType::kF32,
+             [number](const UnitStatePiece&, const TensorInfo&, const Box& box, void* out) {
+               std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
+             });
 }
 
 /// Measures the row norms that are the initial DoRA magnitudes, for the pieces of this rank that
@@ -368,7 +369,7 @@ std::vector<StateDtypeChange> ModelState::load(Checkpoint& checkpoint, InitialWe
   };
   for (const UnitStatePiece& piece : pieces_) {
     if (trains(piece))
-      fill(piece, stored_dtype(piece), read);
+      fill_piece(piece, stored_dtype(piece), read);
     else
       fill_initial(piece, initial);
   }
@@ -383,7 +384,7 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
 /// elsewhere on the disk.
-std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+std::vector<StateSlice> ModelState::take_snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_main_memory;
   for (const UnitStatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
@@ -400,7 +401,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
 }
 
 void ModelState::populate_snapshot() const {
-  const BufferId buffer = find_persistent(program_, PersistentKind::kSnapshot, Tier::kHost);
+  const BufferId buffer = find_persistent_buffer(program_, PersistentKind::kSnapshot, Tier::kHost);
   if (buffer >= 0) memory_.allocate_pages(program_, buffer);
 }
 
@@ -409,7 +410,7 @@ void ModelState::release_snapshot() {
 }
 
 std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const {
-  std::vector<StateSlice> mine;
+  std::vector<StateSlice> own_slices;
   for (const UnitStatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
     for (const TensorSlice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
@@ -417,12 +418,12 @@ std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
       for (const Box& box : boxes_of(tensor, slice, piece.block)) {
-        mine.push_back(saved_slice(piece, tensor, box, first, reading));
+        own_slices.push_back(saved_slice(piece, tensor, box, first, reading));
         first += box.numel() * piece.block;
       }
     }
   }
-  return mine;
+  return own_slices;
 }
 
 /// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit.
@@ -446,7 +447,7 @@ StateSlice ModelState::saved_slice(const UnitStatePiece& piece, const TensorInfo
 
 std::vector<StateInfo> ModelState::states() const {
   std::vector<StateInfo> all;
-  for (const StoredState& saved : stored_states(model_, partition_, options_)) {
+  for (const StoredState& saved : list_stored_states(model_, partition_, options_)) {
     const TensorInfo& tensor = model_.tensor(saved.tensor);
     all.push_back({tensor.name, kind_of(saved.state), saved.dtype,
                    block_values_shape(tensor.shape, saved.block)});
@@ -465,7 +466,7 @@ void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64
   std::vector<float> room;
   const int split = shardings_[static_cast<size_t>(unit->id)].split_ranks;
   for (int index = 0; index < split; index += found->copies) {
-    const Box part = local_part(*found, index);
+    const Box part = box_of_rank(*found, index);
     const UnitRange wanted{elements_before(found->shape, part, begin),
                            elements_before(found->shape, part, end)};
     if (wanted.size() == 0) continue;

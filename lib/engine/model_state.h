@@ -52,7 +52,7 @@ class ModelState {
   /// Copies the present state (StateOptions::snapshots) and lists the slices of the copy, which
   /// another thread may read while training continues. The copy stays until release_snapshot();
   /// there is one at a time. Must not be called while lanes run.
-  std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
+  std::vector<StateSlice> take_snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
   /// Makes the kernel allocate the copy's pages, so that the first copy need not wait for them. Any
   /// thread may call it.
@@ -94,15 +94,15 @@ class ModelState {
   std::vector<StateSlice> saved_slices(StateReadOptions reading) const;
   StateSlice saved_slice(const UnitStatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReadOptions reading) const;
-  void fill(const UnitStatePiece& piece, DType source, const ReadTensor& read);
-  void quantize(const UnitStatePiece& piece, const TensorSlice& slice,
-                const InitialWeights& initial);
+  void fill_piece(const UnitStatePiece& piece, DType source, const ReadTensor& read);
+  void quantize_slice(const UnitStatePiece& piece, const TensorSlice& slice,
+                      const InitialWeights& initial);
   void measure_row_norms(InitialWeights& initial,
                          const std::function<bool(const UnitStatePiece&)>& is_read) const;
   void fill_initial(const UnitStatePiece& piece, const InitialWeights& initial);
   void fill_constant(const UnitStatePiece& piece, double number);
-  void store(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
-             const void* data, std::byte* room);
+  void write_elements(const UnitStatePiece& piece, int64_t begin, int64_t end, DType source,
+                      const void* data, std::byte* conversion_buffer);
   std::pair<const Unit*, int64_t> location_of(TensorId tensor) const;
   void gather_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                    Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;

@@ -23,7 +23,7 @@ std::string read_line(const std::filesystem::path& path) {
 }
 
 /// Reads a number; -1 for any other text.
-int number_of(std::string_view text) {
+int parse_number(std::string_view text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? number : -1;
@@ -50,9 +50,9 @@ std::vector<int> parse_core_list(std::string_view text) {
   std::vector<int> cores;
   for (const std::string& part : split(text, ',')) {
     const size_t dash = part.find('-');
-    const int first = number_of(std::string_view(part).substr(0, dash));
+    const int first = parse_number(std::string_view(part).substr(0, dash));
     const int last =
-        dash == std::string::npos ? first : number_of(std::string_view(part).substr(dash + 1));
+        dash == std::string::npos ? first : parse_number(std::string_view(part).substr(dash + 1));
     if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
     for (int each = first; each <= last; ++each) cores.push_back(each);
   }
@@ -63,7 +63,7 @@ std::vector<int> cores_near_device(const std::string& bus_id, const std::filesys
   const std::filesystem::path nodes = sysfs / "devices/system/node";
   if (parse_core_list(read_line(nodes / "online")).size() < 2) return {};
   const int node =
-      number_of(read_line(sysfs / "bus/pci/devices" / lower_case(bus_id) / "numa_node"));
+      parse_number(read_line(sysfs / "bus/pci/devices" / lower_case(bus_id) / "numa_node"));
   if (node < 0) return {};
   return parse_core_list(read_line(nodes / cat("node", node) / "cpulist"));
 }

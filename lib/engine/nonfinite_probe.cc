@@ -12,19 +12,19 @@ namespace {
 /// Returns the values that an instruction computes for later instructions of its list.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
   const std::vector<Op>& list = op_list_of(graph, instr.kind);
-  std::set<ValueId> made;
-  for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
+  std::set<ValueId> computed;
+  for (const Op& op : ops_of(graph, instr)) computed.insert(op.out.begin(), op.out.end());
   std::set<ValueId> later;
   for (auto op = list.begin() + instr.ops().first_op + instr.ops().op_count; op != list.end(); ++op)
     for (const ValueId id : op->in)
-      if (made.contains(id)) later.insert(id);
+      if (computed.contains(id)) later.insert(id);
   return later;
 }
 
 }  // namespace
 
 void NonfiniteProbe::check(const Instr& instr) {
-  if (found_.instr >= 0) return;
+  if (location_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::set<ValueId> later = values_for_later(graph, instr);
   for (const Binding& binding : instr.ops().bindings) {
@@ -40,10 +40,11 @@ void NonfiniteProbe::check(const Instr& instr) {
     numbers.dtype = value.dtype;
     numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
     if (!leaves || !can_be_nonfinite || device_.is_finite(instr.lane, numbers)) continue;
-    found_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
+    location_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
     const std::string layer =
         instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
-    found_.text = cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
+    location_.text =
+        cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
     return;
   }
 }
@@ -60,7 +61,7 @@ std::string NonfiniteProbe::nonfinite_weights(const Instr& instr) const {
       int64_t first = 0;
       for (const TensorId id : param.tensors) {
         const TensorInfo& tensor = model_.tensor(id);
-        if (!device_.is_finite(instr.lane, weights.part(first, tensor.local_numel())))
+        if (!device_.is_finite(instr.lane, weights.subspan(first, tensor.local_numel())))
           found += cat("; the weight ", tensor.name, " is not finite");
         first += tensor.local_numel();
       }

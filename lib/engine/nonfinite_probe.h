@@ -30,7 +30,7 @@ class NonfiniteProbe {
   /// instruction runs. Does nothing after a value was found.
   void check(const Instr& instr);
 
-  const NonfiniteLocation& found() const { return found_; }
+  const NonfiniteLocation& location() const { return location_; }
 
  private:
   std::string nonfinite_weights(const Instr& instr) const;
@@ -39,7 +39,7 @@ class NonfiniteProbe {
   const ModelDescription& model_;
   const RankMemory& memory_;
   LaneDevice& device_;
-  NonfiniteLocation found_;
+  NonfiniteLocation location_;
 };
 
 }  // namespace ftrun

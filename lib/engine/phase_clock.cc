@@ -2,7 +2,7 @@
 
 namespace ftrun {
 
-void PhaseClock::begin() {
+void PhaseClock::begin_run() {
   seconds_ = {};
   decided_ = false;
   current_ = &seconds_.before_layers_seconds;

@@ -38,7 +38,7 @@ class PhaseClock {
   /// Borrows `program`.
   explicit PhaseClock(const Program& program) : program_(program) {}
 
-  void begin();
+  void begin_run();
   /// Adds an instruction of the compute lane that has run.
   void record_instr(const Instr& instr, const LaneThreads::ComputeWaits& waits, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }

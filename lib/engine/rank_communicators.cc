@@ -8,7 +8,7 @@
 namespace ftrun {
 
 std::vector<Communicator*> RankCommunicators::distinct_communicators() const {
-  std::vector<Communicator*> all = of_groups;
+  std::vector<Communicator*> all = group_communicators;
   for (Communicator* group : {host_world, host_model})
     if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
       all.push_back(group);
@@ -24,8 +24,8 @@ Communicator& RankCommunicators::shared_memory_communicator() const {
   return *largest;
 }
 
-Communicator* RankCommunicators::find(const ProgramGroup& group) const {
-  for (Communicator* candidate : of_groups)
+Communicator* RankCommunicators::find_communicator(const ProgramGroup& group) const {
+  for (Communicator* candidate : group_communicators)
     if (candidate->members() == group.members.ranks &&
         (!group.members.is_link() || candidate->name() == group.members.name()))
       return candidate;
@@ -48,10 +48,10 @@ OwnedCommunicators::OwnedCommunicators(Rendezvous& rendezvous,
   // A single rank exchanges with no other rank, so it needs no NCCL.
   if (groups.empty()) options.device = -1;
   for (const ProgramGroup& group : groups)
-    communicators_.of_groups.push_back(open(rendezvous, group.members, "", options));
+    communicators_.group_communicators.push_back(open(rendezvous, group.members, "", options));
   const auto host_group = [&](GroupId id) {
     const bool host = id != kNoGroup && options.device < 0;
-    if (host) return communicators_.of_groups[static_cast<size_t>(id)];
+    if (host) return communicators_.group_communicators[static_cast<size_t>(id)];
     CommOptions on_host = options;
     on_host.device = -1;
     on_host.sum_blocks = {};

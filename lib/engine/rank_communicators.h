@@ -14,7 +14,7 @@ namespace ftrun {
 struct RankCommunicators {
   /// The communicators of the groups of the rank's programs, each once. On GPUs they move device
   /// memory.
-  std::vector<Communicator*> of_groups;
+  std::vector<Communicator*> group_communicators;
   /// The communicators that move memory of host code: the one of all ranks, and the one of the
   /// ranks that together hold one copy of the model's state.
   Communicator* host_world = nullptr;
@@ -29,7 +29,7 @@ struct RankCommunicators {
   /// largest one that uses shared memory.
   Communicator& shared_memory_communicator() const;
   /// Returns the communicator of a group's ranks; null when it is not open.
-  Communicator* find(const ProgramGroup& group) const;
+  Communicator* find_communicator(const ProgramGroup& group) const;
 };
 
 /// OwnedCommunicators opens the communicators of a rank, and owns them.

@@ -37,7 +37,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 /// Groups ranks that have the same text. Leaves out ranks with an empty text, which have nothing to
 /// compare.
-std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& texts) {
+std::map<std::string, std::vector<int>> group_ranks_by_text(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
     if (!texts[rank].empty()) ranks[texts[rank]].push_back(static_cast<int>(rank));
@@ -112,11 +112,11 @@ RankError make_difference_error(const std::map<std::string, std::vector<int>>& v
 }  // namespace
 
 ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory,
-                           AllGatherTexts all_gather, Sum sum)
+                           AllGatherTexts all_gather, SumOverRanks sum_over_ranks)
     : program_(plan.train.program),
       memory_(memory),
       all_gather_(std::move(all_gather)),
-      sum_(std::move(sum)) {
+      sum_over_ranks_(std::move(sum_over_ranks)) {
   list_parts(plan);
   find_replicated();
 }
@@ -173,14 +173,14 @@ void ReplicaCheck::find_replicated() {
   for (const HashedStateSet& set : sets_) keys += cat(set.key, ' ');
   const std::vector<std::string> all = all_gather_(keys);
   for (size_t s = 0; s < sets_.size(); ++s)
-    for (const auto& [key, ranks] : by_text(words_at(all, s))) {
+    for (const auto& [key, ranks] : group_ranks_by_text(words_at(all, s))) {
       if (ranks.size() < 2) continue;
       if (key == sets_[s].key) sets_[s].replicated = static_cast<int64_t>(replicated_.size());
       replicated_.push_back({s, static_cast<double>(ranks.size())});
     }
 }
 
-uint64_t ReplicaCheck::hash_of(const HashedState& part) const {
+uint64_t ReplicaCheck::hash_part(const HashedState& part) const {
   if (memory_.is_in_main_memory(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;
@@ -194,13 +194,13 @@ uint64_t ReplicaCheck::hash_of(const HashedState& part) const {
 }
 
 /// Returns the hash of each part of a set.
-std::vector<uint64_t> ReplicaCheck::hashes(const HashedStateSet& set) const {
+std::vector<uint64_t> ReplicaCheck::hash_parts(const HashedStateSet& set) const {
   std::vector<uint64_t> found(set.parts.size());
-  const auto hash_part = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
+  const auto hash_one = [&](size_t i) { found[i] = hash_part(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
-    run_in_parallel(set.parts.size(), hash_part);
+    run_in_parallel(set.parts.size(), hash_one);
   } else {
-    for (size_t i = 0; i < found.size(); ++i) hash_part(i);
+    for (size_t i = 0; i < found.size(); ++i) hash_one(i);
   }
   return found;
 }
@@ -209,13 +209,13 @@ std::vector<uint64_t> ReplicaCheck::hashes(const HashedStateSet& set) const {
 /// ranks are equal if and only if n * sum of x^2 = (sum of x)^2 (Cauchy-Schwarz inequality). Each
 /// hash is cut into four numbers of 16 bits, whose sums over up to 2^20 ranks are exact in fp64;
 /// the products are compared as integers.
-void ReplicaCheck::check(int64_t step) const {
+void ReplicaCheck::compare_replicas(int64_t step) const {
   if (!has_replicas()) return;
   constexpr size_t kQuarters = 4;
   std::vector<double> sums(replicated_.size() * kQuarters * 2, 0.0);
   for (const HashedStateSet& set : sets_) {
     if (set.replicated < 0) continue;
-    const std::vector<uint64_t> parts = hashes(set);
+    const std::vector<uint64_t> parts = hash_parts(set);
     const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
     for (size_t q = 0; q < kQuarters; ++q) {
       const auto x = static_cast<double>(hash >> (16 * q) & 0xFFFF);
@@ -224,7 +224,7 @@ void ReplicaCheck::check(int64_t step) const {
       at[1] = x * x;
     }
   }
-  sum_(sums);
+  sum_over_ranks_(sums);
   using Wide = unsigned __int128;
   for (size_t s = 0; s < replicated_.size(); ++s)
     for (size_t q = 0; q < kQuarters; ++q) {
@@ -238,7 +238,7 @@ void ReplicaCheck::check(int64_t step) const {
 std::string ReplicaCheck::hashes_text(const HashedStateSet& set) const {
   if (set.replicated < 0) return "-";
   std::string text = set.key;
-  const std::vector<uint64_t> found = hashes(set);
+  const std::vector<uint64_t> found = hash_parts(set);
   for (size_t i = 0; i < found.size(); ++i)
     text += cat('\n', hex64(found[i]), ' ', set.parts[i].name);
   return text;

@@ -18,12 +18,13 @@ class ReplicaCheck {
  public:
   /// AllGatherTexts gives every rank the texts of all, by rank. Collective.
   using AllGatherTexts = std::function<std::vector<std::string>(const std::string& text)>;
-  /// Sum adds numbers over all ranks, in place. Collective.
-  using Sum = std::function<void(std::span<double> numbers)>;
+  /// SumOverRanks adds numbers over all ranks, in place. Collective.
+  using SumOverRanks = std::function<void(std::span<double> numbers)>;
 
   /// Finds the state of training of which several ranks hold copies. Collective. The plan and the
   /// memory are borrowed.
-  ReplicaCheck(const StepPlan& plan, const RankMemory& memory, AllGatherTexts all_gather, Sum sum);
+  ReplicaCheck(const StepPlan& plan, const RankMemory& memory, AllGatherTexts all_gather,
+               SumOverRanks sum_over_ranks);
 
   /// Returns whether any two ranks hold copies of the same state.
   bool has_replicas() const { return !replicated_.empty(); }
@@ -32,7 +33,7 @@ class ReplicaCheck {
   /// Error(kEnvironment) on all ranks, with the tensor and the ranks that differ: those in the
   /// minority, or all where there is no minority. If a single rank differs, the error is a
   /// RankError of that rank.
-  void check(int64_t step) const;
+  void compare_replicas(int64_t step) const;
 
  private:
   /// HashedState holds the bytes of a tensor's state in this rank's memory.
@@ -57,15 +58,15 @@ class ReplicaCheck {
 
   void list_parts(const StepPlan& plan);
   void find_replicated();
-  uint64_t hash_of(const HashedState& part) const;
-  std::vector<uint64_t> hashes(const HashedStateSet& set) const;
+  uint64_t hash_part(const HashedState& part) const;
+  std::vector<uint64_t> hash_parts(const HashedStateSet& set) const;
   std::string hashes_text(const HashedStateSet& set) const;
   [[noreturn]] void throw_divergence(size_t set, int64_t step) const;
 
   const Program& program_;
   const RankMemory& memory_;
   AllGatherTexts all_gather_;
-  Sum sum_;
+  SumOverRanks sum_over_ranks_;
   std::vector<HashedStateSet> sets_;
   /// The replicated sets, in the same order on all ranks.
   std::vector<ReplicatedSet> replicated_;

@@ -40,7 +40,7 @@ int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
 }
 
 /// Lets a GPU prepare the graphs of a program. This comes before training memory is allocated.
-void prepare(const Gpu* gpu, const ProgramPlan& plan) {
+void prepare_graphs(const Gpu* gpu, const ProgramPlan& plan) {
   if (gpu == nullptr) return;
   for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
 }
@@ -65,31 +65,32 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
           swap_options(config, run, communicators.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
             return savings_remedy(
-                memory_savings(config, model_.config, communicators_.rank(),
-                               memory_measure_of(tier, /*shares_memory=*/gpu == nullptr)),
+                list_memory_savings(config, model_.config, communicators_.rank(),
+                                    memory_measure_of(tier, /*shares_memory=*/gpu == nullptr)),
                 lacking);
           },
           gpu) {
-  for (const ProgramPlan* plan : model_.plan.program_plans()) prepare(gpu, *plan);
+  for (const ProgramPlan* plan : model_.plan.program_plans()) prepare_graphs(gpu, *plan);
   if (gpu != nullptr)
     kernel_comparison_ = compare_kernels(config, model_.config, communicators_.rank(), *gpu);
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
-  train_executor_ = executor_of(train_plan());
-  evaluation_executor_ = executor_of(evaluation_plan());
-  if (plan().generation) generation_executor_ = executor_of(generation_plan());
+  train_executor_ = make_executor(train_plan());
+  evaluation_executor_ = make_executor(evaluation_plan());
+  if (plan().generation) generation_executor_ = make_executor(generation_plan());
   state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
   // has freed is first returned to the system: it would count here, although the run may use it
   // again.
   ::malloc_trim(0);
-  baseline_bytes_ = read_process_memory().held_bytes() - memory_.touched(Tier::kDevice).total -
-                    memory_.touched(Tier::kHost).total;
+  baseline_bytes_ = read_process_memory().held_bytes() -
+                    memory_.touched_bytes(Tier::kDevice).total -
+                    memory_.touched_bytes(Tier::kHost).total;
 }
 
-std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
+std::unique_ptr<Executor> TrainingSetup::make_executor(const ProgramPlan& plan) {
   return std::make_unique<Executor>(plan.program, plan.model, memory_, communicators_);
 }
 

@@ -74,7 +74,7 @@ class TrainingSetup {
   }
 
  private:
-  std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);
+  std::unique_ptr<Executor> make_executor(const ProgramPlan& plan);
 
   const RankCommunicators communicators_;
   const PlannedModel model_;

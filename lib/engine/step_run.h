@@ -61,7 +61,7 @@ struct StepRun {
   std::span<const Batch> micro_batches;
   StepScalars scalars;
   /// The policy that answers kDecide, required. Each run calls it once, from the calling thread.
-  StepPolicy decide;
+  StepPolicy policy;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
   /// The flags of this rank, which are summed over all ranks together with the loss.

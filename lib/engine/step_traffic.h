@@ -15,10 +15,10 @@ namespace ftrun {
 struct TrafficSums {
   int64_t steps = 0;
   /// Bytes sent to other ranks.
-  int64_t predicted_sent = 0;
+  int64_t predicted_sent_bytes = 0;
   /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a backend
   /// cannot count them.
-  std::optional<int64_t> measured_sent = 0;
+  std::optional<int64_t> measured_sent_bytes = 0;
   DiskTraffic predicted_disk;
   /// The bytes that the kernel moved between memory and disk blocks.
   DiskTraffic measured_disk;
@@ -33,23 +33,23 @@ class StepTraffic {
  public:
   explicit StepTraffic(const TrainingSetup& setup);
 
-  /// Begins a run of the training program, which end() ends.
-  void begin();
-  void end(bool finite);
+  /// Begins a run of the training program, which end_step() ends.
+  void begin_step();
+  void end_step(bool finite);
   const TrafficSums& traffic_sums() const { return sums_; }
 
  private:
   /// TransportCounters holds counters at one moment; the traffic of a run is a difference of two.
   struct TransportCounters {
-    std::optional<int64_t> measured_sent = 0;
+    std::optional<int64_t> measured_sent_bytes = 0;
     DiskTraffic measured_disk;
   };
   TransportCounters read_counters() const;
 
   const TrainingSetup& setup_;
-  const int64_t predicted_sent_;
+  const int64_t predicted_sent_bytes_;
   const DiskTraffic predicted_disk_;
-  TransportCounters before_;
+  TransportCounters counters_at_begin_;
   TrafficSums sums_;
 };
 

@@ -30,9 +30,9 @@ int64_t round_up_to_pages(int64_t bytes) {
 TouchedPages::TouchedPages(const std::byte* data, int64_t bytes)
     : data_(data),
       pages_(round_up_to_pages(bytes) / page_bytes()),
-      found_(static_cast<size_t>(divide_up(pages_, kChunkPages))) {}
+      page_counts_(static_cast<size_t>(divide_up(pages_, kChunkPages))) {}
 
-int64_t TouchedPages::count(size_t chunk) const {
+int64_t TouchedPages::count_pages(size_t chunk) const {
   std::array<unsigned char, kChunkPages> present{};
   const int64_t first = static_cast<int64_t>(chunk) * kChunkPages;
   const int64_t pages = std::min(kChunkPages, pages_ - first);
@@ -43,10 +43,10 @@ int64_t TouchedPages::count(size_t chunk) const {
 }
 
 int64_t TouchedPages::count_bytes() {
-  for (size_t chunk = 0; chunk < found_.size(); ++chunk)
-    if (found_[chunk] < kChunkPages)
-      found_[chunk] = std::max(found_[chunk], static_cast<int32_t>(count(chunk)));
-  return std::accumulate(found_.begin(), found_.end(), int64_t{0}) * page_bytes();
+  for (size_t chunk = 0; chunk < page_counts_.size(); ++chunk)
+    if (page_counts_[chunk] < kChunkPages)
+      page_counts_[chunk] = std::max(page_counts_[chunk], static_cast<int32_t>(count_pages(chunk)));
+  return std::accumulate(page_counts_.begin(), page_counts_.end(), int64_t{0}) * page_bytes();
 }
 
 }  // namespace ftrun

@@ -23,12 +23,12 @@ class TouchedPages {
   int64_t count_bytes();
 
  private:
-  int64_t count(size_t chunk) const;
+  int64_t count_pages(size_t chunk) const;
 
   const std::byte* data_ = nullptr;
   int64_t pages_ = 0;
   /// The maximum number of pages found in each part of the block.
-  std::vector<int32_t> found_;
+  std::vector<int32_t> page_counts_;
 };
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ class BackwardBuilder {
   // --- gradients of values: sums of terms, one from each operation that reads the value ---
 
   /// Returns the sum of the terms added to a value's gradient so far, or -1.
-  ValueId gradient(ValueId id);
+  ValueId sum_gradient_terms(ValueId id);
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
   /// Returns whether a value is the result of an operation without gradients, for example the
@@ -36,7 +36,7 @@ class BackwardBuilder {
   /// Replaces the terms of a gradient by `sum`, which holds all of them so far.
   void replace_terms(ValueId id, ValueId sum) { terms_[id] = {sum}; }
   /// Adds a value for the gradient with respect to `id`, or for a term of it.
-  ValueId new_gradient(ValueId id);
+  ValueId add_gradient_value(ValueId id);
   /// Returns the gradient of a parameter; the first call adds it.
   ValueId param_grad(ValueId param);
 
@@ -45,7 +45,7 @@ class BackwardBuilder {
   /// Returns a forward value as backward reads it: given, saved, or recomputed at this point.
   ValueId backward_value(ValueId id);
   /// Saves a value, so that backward reads the one that forward left.
-  void save(ValueId id) { value(id).role = ValueRole::kSaved; }
+  void save_for_backward(ValueId id) { value(id).role = ValueRole::kSaved; }
 
   // --- operations ---
 
@@ -68,7 +68,7 @@ class BackwardBuilder {
   bool is_first_reader(const Op& op, ValueId id) const;
   /// Returns the gradient with respect to `id`; `term` is this rank's partial gradient, a term of
   /// the sum over the ranks.
-  ValueId reduced_gradient(ValueId id, ValueId term, int64_t ranks);
+  ValueId reduce_partial_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Delays the emission of weight gradients until after the next collective, so that they can run
   /// at the same time.
   void emit_after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
@@ -83,15 +83,15 @@ class BackwardBuilder {
   const Value& value(ValueId id) const { return graph_.at(id); }
   Value& value(ValueId id) { return graph_.values[static_cast<size_t>(id)]; }
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role);
-  ValueId temp_like(ValueId like, const std::string& name);
+  ValueId add_temporary_like(ValueId like, const std::string& name);
   void emit(List list, Op op);
   ValueId recompute(ValueId id);
   bool is_available(ValueId id) const;
   void recompute_op(Op op);
-  void derive(const Op& op);
+  void emit_gradients(const Op& op);
   void drop_short_lived();
-  void start_from_outputs();
-  void finish_inputs();
+  void add_output_gradients();
+  void mark_input_gradients();
   bool saves_memory_if_run_early(size_t at) const;
   void split_lists();
   void mark_deferred();
@@ -102,7 +102,7 @@ class BackwardBuilder {
   /// The recomputed values that can be read at this point of the backward list, by forward value.
   std::map<ValueId, ValueId> recomputed_;
   std::vector<ValueId> short_lived_;
-  int depth_ = 0;
+  int recompute_depth_ = 0;
   std::vector<std::function<void()>> delayed_;
   /// The list of each operation in the backward list.
   std::vector<List> lists_;

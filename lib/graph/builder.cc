@@ -26,7 +26,7 @@ ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueR
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
-ValueId GraphBuilder::temp(const std::string& name, Dims dims) {
+ValueId GraphBuilder::add_temporary(const std::string& name, Dims dims) {
   return add_value(name, graph_.dtypes.compute, std::move(dims), ValueRole::kTemp);
 }
 
@@ -58,7 +58,7 @@ ValueId GraphBuilder::linear_weight(std::string name, Dims dims) {
   return weight;
 }
 
-ValueId GraphBuilder::weight_gradient(ValueId weight) {
+ValueId GraphBuilder::add_weight_gradient(ValueId weight) {
   const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.dtypes.gradients,
                                  Dims(graph_.at(weight).dims), ValueRole::kParamGrad);
   graph_.values[static_cast<size_t>(weight)].grad = grad;

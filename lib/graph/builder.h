@@ -38,9 +38,9 @@ class GraphBuilder {
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role,
                     Port port = Port::kNone);
   /// Adds a temporary of the activations' dtype.
-  ValueId temp(const std::string& name, Dims dims);
+  ValueId add_temporary(const std::string& name, Dims dims);
   /// Adds the gradient of a parameter that the forward list computes.
-  ValueId weight_gradient(ValueId weight);
+  ValueId add_weight_gradient(ValueId weight);
   /// Appends an operation and declares its scratch memory.
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = {});
 

@@ -12,7 +12,7 @@ struct CollectiveAttrs {
   /// The number of ranks along the axis.
   int64_t ranks = 1;
   /// The number of ranks by which a shift moves data, from 1 to ranks - 1.
-  int64_t by = 0;
+  int64_t shift = 0;
   bool operator==(const CollectiveAttrs&) const = default;
 };
 constexpr CollectiveAttrs along_tensor(int64_t ranks) {

@@ -45,16 +45,16 @@ MemorySweep OpWork::total() const {
   return sum;
 }
 
-OpWork work(const LayerGraph& graph, const Op& op) {
+OpWork op_work(const LayerGraph& graph, const Op& op) {
   return op_spec(op.kind).work(graph, op);
 }
 
-double flops(const LayerGraph& graph, const Op& op) {
-  return work(graph, op).total().flops;
+double op_flops(const LayerGraph& graph, const Op& op) {
+  return op_work(graph, op).total().flops;
 }
 
 double traffic_bytes(const LayerGraph& graph, const Op& op) {
-  return work(graph, op).total().bytes;
+  return op_work(graph, op).total().bytes;
 }
 
 double flops_of_matmul(const LayerGraph& graph, ValueId x, ValueId w) {
@@ -77,14 +77,14 @@ double result_elements(const LayerGraph& graph, const Op& op) {
 
 double op_cost(const LayerGraph& graph, const Op& op) {
   double cost = 0;
-  for (const MemorySweep& pass : work(graph, op)) {
+  for (const MemorySweep& pass : op_work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += std::max(arithmetic, kFlopsPerByte * pass.bytes);
   }
   return cost;
 }
 
-double list_cost(const LayerGraph& graph, std::span<const Op> list) {
+double op_list_cost(const LayerGraph& graph, std::span<const Op> list) {
   double cost = 0;
   for (const Op& op : list) cost += op_cost(graph, op);
   return cost;

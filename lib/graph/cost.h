@@ -47,9 +47,9 @@ class OpWork {
 };
 
 /// Computes the work of one operation of a list.
-OpWork work(const LayerGraph& graph, const Op& op);
+OpWork op_work(const LayerGraph& graph, const Op& op);
 /// Returns the floating-point operations of all passes of an operation.
-double flops(const LayerGraph& graph, const Op& op);
+double op_flops(const LayerGraph& graph, const Op& op);
 /// Returns the bytes that all passes of an operation move.
 double traffic_bytes(const LayerGraph& graph, const Op& op);
 
@@ -72,6 +72,6 @@ inline constexpr double kFlopsPerTranscendental = 16.0;
 /// passes of max(arithmetic, kFlopsPerByte * bytes).
 double op_cost(const LayerGraph& graph, const Op& op);
 /// Returns the cost of operations that run one after another.
-double list_cost(const LayerGraph& graph, std::span<const Op> list);
+double op_list_cost(const LayerGraph& graph, std::span<const Op> list);
 
 }  // namespace ftrun

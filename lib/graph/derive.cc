@@ -19,17 +19,17 @@ BackwardBuilder::BackwardBuilder(LayerGraph& graph, const std::vector<bool>& kep
 }
 
 void BackwardBuilder::run() {
-  start_from_outputs();
+  add_output_gradients();
   for (size_t i = graph_.forward.size(); i-- > 0;) {
-    derive(graph_.forward[i]);
+    emit_gradients(graph_.forward[i]);
     drop_short_lived();
   }
-  finish_inputs();
+  mark_input_gradients();
   split_lists();
   mark_deferred();
 }
 
-void BackwardBuilder::derive(const Op& op) {
+void BackwardBuilder::emit_gradients(const Op& op) {
   const OpSpec& spec = op_spec(op.kind);
   if (spec.gradients == nullptr) bug(cat("no backward for ", spec.name, " in a forward list"));
   spec.gradients(*this, op);
@@ -40,12 +40,12 @@ ValueId BackwardBuilder::add_value(std::string name, DType dtype, Dims dims, Val
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
-ValueId BackwardBuilder::temp_like(ValueId like, const std::string& name) {
+ValueId BackwardBuilder::add_temporary_like(ValueId like, const std::string& name) {
   return add_value(name, value(like).dtype, Dims(value(like).dims), ValueRole::kTemp);
 }
 
-ValueId BackwardBuilder::new_gradient(ValueId id) {
-  return temp_like(id, "d_" + value(id).name);
+ValueId BackwardBuilder::add_gradient_value(ValueId id) {
+  return add_temporary_like(id, "d_" + value(id).name);
 }
 
 void BackwardBuilder::emit(List list, Op op) {
@@ -87,7 +87,7 @@ ValueId BackwardBuilder::backward_value(ValueId id) {
     return id;
   require(role == ValueRole::kTemp, "backward needs a value that leaves the layer");
   if (kept_[static_cast<size_t>(id)]) {
-    save(id);
+    save_for_backward(id);
     return id;
   }
   const auto recomputed = recomputed_.find(id);
@@ -95,13 +95,13 @@ ValueId BackwardBuilder::backward_value(ValueId id) {
 }
 
 ValueId BackwardBuilder::recompute(ValueId id) {
-  ++depth_;
+  ++recompute_depth_;
   const Op maker = graph_.forward[producer_.at(id)];
   const auto from_first_result = op_spec(maker.kind).from_first_result;
   const bool has_first =
       from_first_result != nullptr && id != maker.out[0] && is_available(maker.out[0]);
   recompute_op(has_first ? from_first_result(maker) : maker);
-  --depth_;
+  --recompute_depth_;
   return recomputed_.at(id);
 }
 
@@ -114,11 +114,11 @@ bool BackwardBuilder::is_available(ValueId id) const {
 void BackwardBuilder::recompute_op(Op op) {
   for (ValueId& in : op.in) in = backward_value(in);
   for (ValueId& out : op.out) {
-    const ValueId again = temp_like(out, cat(value(out).name, kRecomputedSuffix));
+    const ValueId again = add_temporary_like(out, cat(value(out).name, kRecomputedSuffix));
     recomputed_[out] = again;
     // A cheap value that was recomputed only for another value is computed again at its next reader
     // instead of being kept.
-    if (depth_ > 1 && is_cheap_result(graph_, out)) short_lived_.push_back(out);
+    if (recompute_depth_ > 1 && is_cheap_result(graph_, out)) short_lived_.push_back(out);
     out = again;
   }
   emit_for_reader(op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
@@ -129,10 +129,10 @@ void BackwardBuilder::drop_short_lived() {
   short_lived_.clear();
 }
 
-void BackwardBuilder::start_from_outputs() {
-  for (const ValueId id : graph_.with_role(ValueRole::kOutput)) {
+void BackwardBuilder::add_output_gradients() {
+  for (const ValueId id : graph_.values_with_role(ValueRole::kOutput)) {
     if (value(id).port != Port::kHidden) continue;
-    const ValueId grad = new_gradient(id);
+    const ValueId grad = add_gradient_value(id);
     value(grad).role = ValueRole::kOutputGrad;
     value(grad).port = Port::kHidden;
     value(id).grad = grad;
@@ -140,10 +140,10 @@ void BackwardBuilder::start_from_outputs() {
   }
 }
 
-void BackwardBuilder::finish_inputs() {
-  for (const ValueId id : graph_.with_role(ValueRole::kInput)) {
+void BackwardBuilder::mark_input_gradients() {
+  for (const ValueId id : graph_.values_with_role(ValueRole::kInput)) {
     if (value(id).port != Port::kHidden) continue;
-    const ValueId grad = gradient(id);
+    const ValueId grad = sum_gradient_terms(id);
     require(grad >= 0 && value(grad).role == ValueRole::kTemp,
             "the input's gradient is made by the layer");
     value(grad).role = ValueRole::kInputGrad;
@@ -213,10 +213,10 @@ void BackwardBuilder::mark_deferred() {
         value(id).role = ValueRole::kDeferred;
 }
 
-ValueId BackwardBuilder::gradient(ValueId id) {
+ValueId BackwardBuilder::sum_gradient_terms(ValueId id) {
   std::vector<ValueId>& terms = terms_[id];
   while (terms.size() > 1) {
-    const ValueId sum = temp_like(terms[0], value(terms[0]).name + ".sum");
+    const ValueId sum = add_temporary_like(terms[0], value(terms[0]).name + ".sum");
     emit(List::kInputGrad, add_op(terms[0], terms[1], sum));
     terms.erase(terms.begin());
     terms[0] = sum;
@@ -225,7 +225,7 @@ ValueId BackwardBuilder::gradient(ValueId id) {
 }
 
 ValueId BackwardBuilder::result_gradient(ValueId id) {
-  const ValueId grad = gradient(id);
+  const ValueId grad = sum_gradient_terms(id);
   if (grad < 0) bug(cat(graph_.name, ": nothing reads ", value(id).name));
   return grad;
 }
@@ -257,9 +257,9 @@ bool BackwardBuilder::is_first_reader(const Op& op, ValueId id) const {
   return std::find_if(graph_.forward.begin(), graph_.forward.end(), reads)->out == op.out;
 }
 
-ValueId BackwardBuilder::reduced_gradient(ValueId id, ValueId term, int64_t ranks) {
+ValueId BackwardBuilder::reduce_partial_gradient(ValueId id, ValueId term, int64_t ranks) {
   if (accepts_partial_gradients(id)) return term;
-  const ValueId whole = temp_like(term, value(term).name + ".summed");
+  const ValueId whole = add_temporary_like(term, value(term).name + ".summed");
   emit(List::kInputGrad, all_reduce_op(term, whole, ranks));
   return whole;
 }
@@ -270,12 +270,12 @@ void BackwardBuilder::emit_delayed() {
 
 void gradients_of::no_operand(BackwardBuilder& /*builder*/, const Op& /*op*/) {}
 
-void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
+void derive_backward_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
   BackwardBuilder(graph, kept).run();
 }
 
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy) {
-  derive_keeping(graph, choose_kept(graph, policy));
+  derive_backward_keeping(graph, choose_kept_values(graph, policy));
   graph.recompute = policy.level;
 }
 

@@ -26,6 +26,6 @@ void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Derives the backward lists for a given choice of kept values: a forward value that backward
 /// reads is saved if `kept`, and otherwise recomputed right before its first reader.
-void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
+void derive_backward_keeping(LayerGraph& graph, const std::vector<bool>& kept);
 
 }  // namespace ftrun

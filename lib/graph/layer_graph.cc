@@ -24,7 +24,7 @@ std::optional<BatchValueKind> batch_value_kind(Port port) {
   return std::nullopt;
 }
 
-std::vector<ValueId> LayerGraph::with_role(ValueRole role) const {
+std::vector<ValueId> LayerGraph::values_with_role(ValueRole role) const {
   std::vector<ValueId> found;
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].role == role) found.push_back(static_cast<ValueId>(i));

@@ -117,7 +117,7 @@ struct LayerGraph {
 
   const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
   /// Returns the values of a role, in order of their ids.
-  std::vector<ValueId> with_role(ValueRole role) const;
+  std::vector<ValueId> values_with_role(ValueRole role) const;
   /// Returns the value at a port with this role, or -1.
   ValueId find(ValueRole role, Port port) const;
 };

@@ -17,7 +17,7 @@ bool is_collective(OpKind kind) {
 }
 
 ValueId in_place_input(const Op& op) {
-  const int operand = op_spec(op.kind).in_place;
+  const int operand = op_spec(op.kind).in_place_input;
   return operand < 0 || static_cast<size_t>(operand) >= op.in.size()
              ? -1
              : op.in[static_cast<size_t>(operand)];

@@ -17,17 +17,17 @@ bool has_letter(std::string_view operand, char letter) {
   return has(letter) || (letter == 'H' && has('K'));
 }
 
-/// Operands holds the shapes of the operands and of the results of a kind, one string each.
-struct Operands {
+/// OperandShapes holds the shapes of the operands and of the results of a kind, one string each.
+struct OperandShapes {
   std::vector<std::string> in, out;
 };
 
-Operands operands_of(const OpSpec& spec) {
+OperandShapes operand_shapes(const OpSpec& spec) {
   const size_t arrow = spec.shapes.find(" -> ");
   return {split(spec.shapes.substr(0, arrow), ' '), split(spec.shapes.substr(arrow + 4), ' ')};
 }
 
-const OpSpec& shared_spec(OpKind kind, char letter) {
+const OpSpec& splittable_spec(OpKind kind, char letter) {
   const OpSpec& spec = op_spec(kind);
   if (spec.split_along.find(letter) == std::string_view::npos)
     bug(cat("tensor-parallel ranks cannot divide ", spec.name, " along ", std::string(1, letter)));
@@ -42,11 +42,11 @@ bool is_gpu_pair(std::span<const Op> list, size_t i) {
 }
 
 bool result_is_partial(OpKind kind, size_t result, char letter) {
-  return !has_letter(operands_of(shared_spec(kind, letter)).out.at(result), letter);
+  return !has_letter(operand_shapes(splittable_spec(kind, letter)).out.at(result), letter);
 }
 
 bool gradient_is_partial(OpKind kind, size_t operand, char letter) {
-  const Operands operands = operands_of(shared_spec(kind, letter));
+  const OperandShapes operands = operand_shapes(splittable_spec(kind, letter));
   return !has_letter(operands.in.at(operand), letter) && has_letter(operands.out.at(0), letter);
 }
 

@@ -38,7 +38,7 @@ struct OpSpec {
   int cheap_result = -1;
   /// The input, where it is given, whose storage output 0 may reuse if nothing reads that input
   /// later; -1: none.
-  int in_place = -1;
+  int in_place_input = -1;
   /// The communication that the operation performs among the ranks that its CollectiveAttrs name;
   /// no value: a kernel runs it.
   std::optional<CollectiveKind> collective = std::nullopt;
@@ -54,7 +54,7 @@ struct OpSpec {
   std::optional<OpKind> gpu_pair = std::nullopt;
   /// Adds the sizes of dimensions that only the attributes give (heads, ranks t); null: there are
   /// none.
-  void (*letters)(const Op&, std::map<std::string, int64_t>&) = nullptr;
+  void (*add_letter_sizes)(const Op&, std::map<std::string, int64_t>&) = nullptr;
   /// Returns the cheaper operation that computes the other results when backward has result 0;
   /// null: the operation itself is run again.
   Op (*from_first_result)(const Op&) = nullptr;

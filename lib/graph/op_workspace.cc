@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-int64_t gpu_partials(int64_t tokens) {
+int64_t count_gpu_partials(int64_t tokens) {
   return std::clamp(divide_up(tokens, kGpuPartialRows), int64_t{1}, kMaxGpuPartials);
 }
 
@@ -31,7 +31,7 @@ int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op) {
   int64_t widest = 0;
   for (const ValueId gradient : op.out)
     widest = std::max(widest, element_count(graph.at(gradient).dims));
-  return gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
+  return count_gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
 }
 
 }  // namespace workspace_of

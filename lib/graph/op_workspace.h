@@ -25,6 +25,6 @@ inline constexpr int64_t kMaxGpuPartials = 256;
 /// The smallest number of tokens that one partial sum adds.
 inline constexpr int64_t kGpuPartialRows = 8;
 /// Returns the number of partial sums of a gradient over `tokens`.
-int64_t gpu_partials(int64_t tokens);
+int64_t count_gpu_partials(int64_t tokens);
 
 }  // namespace ftrun

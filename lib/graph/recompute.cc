@@ -29,7 +29,7 @@ ValueId cheap_result_of(const Op& op) {
 
 /// Keeps everything but cheap results. Goes through the operations once, without a search for each
 /// value's producer, because the list of a head has thousands of operations.
-std::vector<bool> keep_all(const LayerGraph& graph) {
+std::vector<bool> keep_all_but_cheap(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);
   for (const Op& op : graph.forward)
     if (const ValueId id = cheap_result_of(op); id >= 0) kept[static_cast<size_t>(id)] = false;
@@ -42,7 +42,7 @@ void drop_results(const Op& op, std::vector<bool>& kept) {
 
 LayerGraph derive_copy(const LayerGraph& graph, const std::vector<bool>& kept) {
   LayerGraph copy = graph;
-  derive_keeping(copy, kept);
+  derive_backward_keeping(copy, kept);
   return copy;
 }
 
@@ -64,32 +64,33 @@ std::vector<const Op*> recomputable_ops(const LayerGraph& graph, const LayerGrap
   return ops;
 }
 
-int64_t collectives_in(std::span<const Op> list) {
+int64_t count_collectives(std::span<const Op> list) {
   return std::count_if(list.begin(), list.end(),
                        [](const Op& op) { return is_collective(op.kind); });
 }
 
 /// Chooses the values to keep within a budget. Communication is never repeated, because its cost is
 /// not known here.
-std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
-  const LayerGraph plain = derive_copy(graph, keep_all(graph));
+std::vector<bool> keep_within_budget(const LayerGraph& graph, double budget) {
+  const LayerGraph plain = derive_copy(graph, keep_all_but_cheap(graph));
   // Every choice keeps a subset of the values that `plain` keeps. Keeping any other value would
   // only serve to recompute a value of the same size.
   std::vector<bool> base(graph.values.size());
   for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
-  const double limit = list_cost(plain, plain.backward) + budget * list_cost(graph, graph.forward);
+  const double limit =
+      op_list_cost(plain, plain.backward) + budget * op_list_cost(graph, graph.forward);
   const std::vector<const Op*> ops = recomputable_ops(graph, plain);
   std::vector<bool> best = base;
-  std::pair<int64_t, double> least{plan_saved(plain).bytes, list_cost(plain, plain.backward)};
+  std::pair<int64_t, double> least{plan_saved(plain).bytes, op_list_cost(plain, plain.backward)};
   for (size_t choice = 1; choice < size_t{1} << ops.size(); ++choice) {
     std::vector<bool> kept = base;
     for (size_t i = 0; i < ops.size(); ++i)
       if ((choice >> i & 1) != 0) drop_results(*ops[i], kept);
     const LayerGraph trial = derive_copy(graph, kept);
     const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
-                                          list_cost(trial, trial.backward)};
+                                          op_list_cost(trial, trial.backward)};
     if (cost.second > limit || cost >= least) continue;
-    if (collectives_in(trial.backward) > collectives_in(plain.backward)) continue;
+    if (count_collectives(trial.backward) > count_collectives(plain.backward)) continue;
     least = cost;
     best = std::move(kept);
   }
@@ -107,9 +108,9 @@ bool is_cheap_result(const LayerGraph& graph, ValueId id) {
   return maker != graph.forward.end() && cheap_result_of(*maker) == id;
 }
 
-std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy) {
-  if (policy.level == RecomputeLevel::kSelective) return keep_within(graph, policy.budget);
-  std::vector<bool> kept = keep_all(graph);
+std::vector<bool> choose_kept_values(const LayerGraph& graph, const RecomputePolicy& policy) {
+  if (policy.level == RecomputeLevel::kSelective) return keep_within_budget(graph, policy.budget);
+  std::vector<bool> kept = keep_all_but_cheap(graph);
   if (policy.level == RecomputeLevel::kFull)
     for (const Op& op : graph.forward)
       if (can_run_again(op.kind)) drop_results(op, kept);

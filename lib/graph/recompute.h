@@ -45,7 +45,7 @@ struct RecomputePolicy {
 /// Chooses the kept values of a graph whose forward list is complete and whose backward lists are
 /// empty: true when backward may keep a value from forward. Values that cannot be recomputed are
 /// always kept.
-std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
+std::vector<bool> choose_kept_values(const LayerGraph& graph, const RecomputePolicy& policy);
 
 /// Returns whether a value is a result of a cheap kind, which is recomputed under every policy. The
 /// sum of a residual norm and statistics are not such results.

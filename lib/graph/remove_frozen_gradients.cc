@@ -58,7 +58,7 @@ void remove_from_forward(LayerGraph& graph) {
 void remove_input_gradient(LayerGraph& graph) {
   const ValueId gradient = graph.find(ValueRole::kInputGrad, Port::kHidden);
   if (gradient < 0) return;
-  for (const ValueId input : graph.with_role(ValueRole::kInput))
+  for (const ValueId input : graph.values_with_role(ValueRole::kInput))
     if (graph.at(input).grad == gradient) graph.values[static_cast<size_t>(input)].grad = -1;
   Value& value = graph.values[static_cast<size_t>(gradient)];
   value.role = ValueRole::kTemp;
@@ -68,14 +68,14 @@ void remove_input_gradient(LayerGraph& graph) {
 }  // namespace
 
 LayerGraph remove_frozen_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
-                                   bool for_layer_before) {
+                                   bool needs_input_gradient) {
   for (const ValueId param : frozen) {
     Value& value = graph.values[static_cast<size_t>(param)];
     if (value.grad < 0) continue;
     graph.values[static_cast<size_t>(value.grad)].role = ValueRole::kTemp;
     value.grad = -1;
   }
-  if (!for_layer_before) remove_input_gradient(graph);
+  if (!needs_input_gradient) remove_input_gradient(graph);
   remove_from_forward(graph);
   remove_unused(graph, {&graph.backward});
   remove_unused(graph, {&graph.input_grad, &graph.weight_grad});

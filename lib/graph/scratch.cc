@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 
 /// Counts how often a list reads each value.
-std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
+std::vector<int> count_reads(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<int> reads(graph.values.size());
   for (const Op& op : list)
     for (const ValueId id : op.in) ++reads[static_cast<size_t>(id)];
@@ -21,22 +21,24 @@ std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
 
 /// Returns for each value whether it is used only in `list`. A kDeferred value counts if the list
 /// both writes it and has all its readers.
-std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) {
-  std::vector<bool> made(graph.values.size());
+std::vector<bool> find_scratch_values(const LayerGraph& graph, std::span<const Op> list) {
+  std::vector<bool> is_written(graph.values.size());
   for (const Op& op : list)
-    for (const ValueId id : op.out) made[static_cast<size_t>(id)] = true;
-  const std::vector<int> here = reads_of(graph, list), everywhere = reads_of(graph, graph.backward);
+    for (const ValueId id : op.out) is_written[static_cast<size_t>(id)] = true;
+  const std::vector<int> reads_in_list = count_reads(graph, list),
+                         all_reads = count_reads(graph, graph.backward);
   std::vector<bool> scratch(graph.values.size());
   for (size_t i = 0; i < scratch.size(); ++i) {
     const ValueRole role = graph.values[i].role;
-    scratch[i] = role == ValueRole::kTemp || role == ValueRole::kWorkspace ||
-                 (role == ValueRole::kDeferred && made[i] && here[i] == everywhere[i]);
+    scratch[i] =
+        role == ValueRole::kTemp || role == ValueRole::kWorkspace ||
+        (role == ValueRole::kDeferred && is_written[i] && reads_in_list[i] == all_reads[i]);
   }
   return scratch;
 }
 
 /// Places values one after another.
-ScratchPlan plan_in_a_row(const LayerGraph& graph, const std::vector<ValueId>& values) {
+ScratchPlan plan_consecutively(const LayerGraph& graph, const std::vector<ValueId>& values) {
   ScratchPlan plan;
   plan.offset.assign(graph.values.size(), -1);
   for (const ValueId id : values) {
@@ -46,7 +48,7 @@ ScratchPlan plan_in_a_row(const LayerGraph& graph, const std::vector<ValueId>& v
   return plan;
 }
 
-void touch(StorageRequest& request, int64_t at) {
+void extend_lifetime(StorageRequest& request, int64_t at) {
   request.first = std::min(request.first, at);
   request.last = std::max(request.last, at);
 }
@@ -54,7 +56,7 @@ void touch(StorageRequest& request, int64_t at) {
 /// Returns, for each operation, the index in the list at which it is known to be done. For a
 /// collective, which may run at the same time as later operations, this is the first operation that
 /// reads its result, or the end of the list; for any other operation it is its own index.
-std::vector<int64_t> done_at(std::span<const Op> list) {
+std::vector<int64_t> completion_indices(std::span<const Op> list) {
   std::vector<int64_t> done(list.size());
   for (size_t i = list.size(); i-- > 0;) {
     done[i] = static_cast<int64_t>(i);
@@ -74,7 +76,7 @@ std::vector<int64_t> done_at(std::span<const Op> list) {
 void join_in_place(const LayerGraph& graph, std::span<const Op> list,
                    const std::vector<bool>& scratch, std::vector<StorageRequest>& requests,
                    std::vector<ValueId>& root) {
-  const std::vector<int64_t> done = done_at(list);
+  const std::vector<int64_t> done = completion_indices(list);
   const auto storage_of = [&](ValueId id) -> StorageRequest& {
     return requests[static_cast<size_t>(root[static_cast<size_t>(id)])];
   };
@@ -97,14 +99,14 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list,
     }
     if (!is_collective(op.kind)) continue;
     for (const ValueId id : {op.in[0], op.out[0]})
-      if (scratch[static_cast<size_t>(id)]) touch(storage_of(id), done[i]);
+      if (scratch[static_cast<size_t>(id)]) extend_lifetime(storage_of(id), done[i]);
   }
 }
 
 }  // namespace
 
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
-  const std::vector<bool> scratch = scratch_of(graph, list);
+  const std::vector<bool> scratch = find_scratch_values(graph, list);
   std::vector<StorageRequest> requests(graph.values.size());
   std::vector<ValueId> root(graph.values.size());
   std::iota(root.begin(), root.end(), 0);
@@ -113,7 +115,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
       if (id < 0 || !scratch[static_cast<size_t>(id)]) return;
       StorageRequest& request = requests[static_cast<size_t>(id)];
       request.bytes = graph.at(id).bytes();
-      touch(request, static_cast<int64_t>(i));
+      extend_lifetime(request, static_cast<int64_t>(i));
     };
     for (const ValueId id : list[i].in) mark(id);
     for (const ValueId id : list[i].out) mark(id);
@@ -132,18 +134,18 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
 }
 
 ScratchPlan plan_saved(const LayerGraph& graph, SavedValueReader which) {
-  std::vector<ValueId> values = graph.with_role(ValueRole::kSaved);
+  std::vector<ValueId> values = graph.values_with_role(ValueRole::kSaved);
   if (which != SavedValueReader::kBackward) {
-    const std::vector<int> reads = reads_of(graph, graph.weight_grad);
+    const std::vector<int> reads = count_reads(graph, graph.weight_grad);
     std::erase_if(values, [&](ValueId id) {
       return (reads[static_cast<size_t>(id)] > 0) != (which == SavedValueReader::kWeightGrad);
     });
   }
-  return plan_in_a_row(graph, values);
+  return plan_consecutively(graph, values);
 }
 
 ScratchPlan plan_deferred(const LayerGraph& graph) {
-  return plan_in_a_row(graph, graph.with_role(ValueRole::kDeferred));
+  return plan_consecutively(graph, graph.values_with_role(ValueRole::kDeferred));
 }
 
 }  // namespace ftrun

@@ -28,7 +28,7 @@ bool needs_storage(const StorageRequest& request) {
   return request.bytes > 0 && request.first <= request.last;
 }
 
-bool overlap(const StorageRequest& a, const StorageRequest& b) {
+bool lifetimes_overlap(const StorageRequest& a, const StorageRequest& b) {
   return a.first <= b.last && b.first <= a.last;
 }
 
@@ -85,10 +85,10 @@ class IntervalTree {
                      [&](size_t a, size_t b) { return requests[a].first < requests[b].first; });
     for (size_t i = 0; i < by_first_.size(); ++i) leaf_[by_first_[i]] = i;
     leaves_ = std::bit_ceil(std::max<size_t>(by_first_.size(), 1));
-    latest_.assign(2 * leaves_, kNobody);
+    latest_.assign(2 * leaves_, kNoRequest);
   }
 
-  void clear() { std::fill(latest_.begin(), latest_.end(), kNobody); }
+  void clear() { std::fill(latest_.begin(), latest_.end(), kNoRequest); }
 
   void add(size_t request) {
     const int64_t last = requests_[request].last;
@@ -111,12 +111,12 @@ class IntervalTree {
   int64_t examined() const { return examined_; }
 
  private:
-  static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
+  static constexpr int64_t kNoRequest = std::numeric_limits<int64_t>::min();
 
   /// Returns whether a request of the node may overlap the interval: it is alive at `first` or
   /// later, and the node's first leaf, `begin`, is below `limit`, so that it begins early enough.
   bool may_hold(size_t node, size_t begin, size_t limit, int64_t first) const {
-    return begin < limit && latest_[node] >= first && latest_[node] != kNobody;
+    return begin < limit && latest_[node] >= first && latest_[node] != kNoRequest;
   }
 
   /// Visits the node of leaves [begin, begin + width), which may hold a match. It tests the
@@ -189,26 +189,27 @@ class ExtentSorter {
   std::vector<Extent> sorted_;
 };
 
-/// Calls `found` with the beginning and the end of each gap that `taken` leaves in an arena of
-/// `bytes` bytes, from the lowest on, until `found` returns true. Sorts `taken`.
+/// Calls `found` with the beginning and the end of each gap that `occupied` leaves in an arena of
+/// `bytes` bytes, from the lowest on, until `found` returns true. Sorts `occupied`.
 template <typename Found>
-void find_gap(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes, const Found& found) {
-  sorter.sort(taken);
+void find_gap(std::vector<Extent>& occupied, ExtentSorter& sorter, int64_t bytes,
+              const Found& found) {
+  sorter.sort(occupied);
   int64_t offset = 0;
-  for (const Extent& extent : taken) {
+  for (const Extent& extent : occupied) {
     if (offset < extent.begin && found(offset, extent.begin)) return;
     offset = std::max(offset, extent.end);
   }
   if (offset < bytes) found(offset, bytes);
 }
 
-/// Returns the lowest offset at which `wanted` bytes are free in an arena of `bytes` bytes; -1:
-/// there is none.
-int64_t lowest_offset(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes,
-                      int64_t wanted) {
+/// Returns the lowest offset at which `needed_bytes` bytes are free in an arena of `bytes` bytes;
+/// -1: there is none.
+int64_t lowest_offset(std::vector<Extent>& occupied, ExtentSorter& sorter, int64_t bytes,
+                      int64_t needed_bytes) {
   int64_t offset = -1;
-  find_gap(taken, sorter, bytes, [&](int64_t begin, int64_t end) {
-    if (end - begin < wanted) return false;
+  find_gap(occupied, sorter, bytes, [&](int64_t begin, int64_t end) {
+    if (end - begin < needed_bytes) return false;
     offset = begin;
     return true;
   });
@@ -233,16 +234,16 @@ StorageLayout place_in_order(std::span<const StorageRequest> requests,
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
-  std::vector<Extent> taken;
+  std::vector<Extent> occupied;
   ExtentSorter sorter;
   for (const size_t at : order) {
     const StorageRequest& request = requests[at];
-    taken.clear();
+    occupied.clear();
     live.for_each_overlapping(request, [&](size_t other) {
-      taken.push_back({layout.offset[other], layout.offset[other] + aligned[other]});
+      occupied.push_back({layout.offset[other], layout.offset[other] + aligned[other]});
     });
     const int64_t offset =
-        lowest_offset(taken, sorter, std::numeric_limits<int64_t>::max(), request.bytes);
+        lowest_offset(occupied, sorter, std::numeric_limits<int64_t>::max(), request.bytes);
     layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + aligned[at]);
     live.add(at);
@@ -269,16 +270,16 @@ class Gaps {
 
   /// Returns the lowest offset that is free during the whole lifetime of `request`; -1: there is
   /// none.
-  int64_t lowest_gap(const StorageRequest& request) const {
-    std::vector<Extent> taken = occupied_beside(request);
-    return lowest_offset(taken, sorter_, bytes_, request.bytes);
+  int64_t find_lowest_gap(const StorageRequest& request) const {
+    std::vector<Extent> occupied = occupied_beside(request);
+    return lowest_offset(occupied, sorter_, bytes_, request.bytes);
   }
 
   /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
   int64_t largest_gap(int64_t time) const {
-    std::vector<Extent> taken = occupied_beside({1, time, time});
+    std::vector<Extent> occupied = occupied_beside({1, time, time});
     int64_t largest = 0;
-    find_gap(taken, sorter_, bytes_, [&](int64_t begin, int64_t end) {
+    find_gap(occupied, sorter_, bytes_, [&](int64_t begin, int64_t end) {
       largest = std::max(largest, end - begin);
       return false;
     });
@@ -293,22 +294,22 @@ class Gaps {
   int64_t examined() const { return examined_; }
 
  private:
-  struct Placed {
+  struct PlacedRequest {
     StorageRequest request;
     Extent extent;
   };
 
   std::vector<Extent> occupied_beside(const StorageRequest& request) const {
     examined_ += static_cast<int64_t>(placed_.size());
-    std::vector<Extent> taken;
-    for (const Placed& other : placed_)
-      if (overlap(other.request, request)) taken.push_back(other.extent);
-    return taken;
+    std::vector<Extent> occupied;
+    for (const PlacedRequest& other : placed_)
+      if (lifetimes_overlap(other.request, request)) occupied.push_back(other.extent);
+    return occupied;
   }
 
   int64_t bytes_;
   int64_t alignment_;
-  std::vector<Placed> placed_;
+  std::vector<PlacedRequest> placed_;
   mutable int64_t examined_ = 0;
   /// Sorts the occupied extents; kept because it holds buffers.
   mutable ExtentSorter sorter_;
@@ -316,9 +317,9 @@ class Gaps {
 
 /// Finds the largest request that is alive at `time`, has no offset yet and fits into a gap.
 /// Returns its index and its offset there; offset -1: none fits.
-std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> requests,
-                                           std::span<const int64_t> offset, int64_t time,
-                                           const Gaps& gaps) {
+std::pair<size_t, int64_t> find_largest_fitting(std::span<const StorageRequest> requests,
+                                                std::span<const int64_t> offset, int64_t time,
+                                                const Gaps& gaps) {
   size_t largest = 0;
   int64_t gap_offset = -1;
   const int64_t largest_gap = gaps.largest_gap(time);
@@ -329,7 +330,7 @@ std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> reque
     if (request.bytes > largest_gap ||
         (gap_offset >= 0 && request.bytes <= requests[largest].bytes))
       continue;
-    const int64_t gap = gaps.lowest_gap(request);
+    const int64_t gap = gaps.find_lowest_gap(request);
     if (gap < 0) continue;
     largest = i;
     gap_offset = gap;
@@ -340,7 +341,7 @@ std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> reque
 }  // namespace
 
 std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
-                               int64_t alignment, int64_t enough) {
+                               int64_t alignment, int64_t target_bytes) {
   std::vector<int64_t> offset(requests.size(), -1);
   Gaps gaps(arena, alignment);
   LiveBytes remaining(requests, alignment);
@@ -348,8 +349,8 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   int64_t lowest_peak = peak;
   std::vector<size_t> moved;
   size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
-  while (peak > enough && gaps.examined() < kMaxExaminedGaps) {
-    const auto [request, gap_offset] = largest_fitting(requests, offset, time, gaps);
+  while (peak > target_bytes && gaps.examined() < kMaxExaminedGaps) {
+    const auto [request, gap_offset] = find_largest_fitting(requests, offset, time, gaps);
     if (gap_offset < 0 || requests[request].bytes < peak / kMinPart) break;
     gaps.add(requests[request], gap_offset);
     remaining.remove(requests[request]);

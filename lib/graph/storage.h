@@ -42,8 +42,8 @@ struct PackedArena {
 /// Chooses which of `requests`, which would otherwise get their own arena, are placed in gaps of
 /// `arena`, and returns their byte offsets there; -1 for the remaining ones. Of the remaining
 /// requests that are alive at their peak it moves the largest first, until they need no
-/// more than `enough` bytes.
+/// more than `target_bytes` bytes.
 std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
-                               int64_t alignment, int64_t enough);
+                               int64_t alignment, int64_t target_bytes);
 
 }  // namespace ftrun

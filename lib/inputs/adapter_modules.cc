@@ -26,7 +26,7 @@ namespace {
 
 /// Reads the names and shapes of the tensors in the model's folder. Returns nothing if the folder
 /// cannot be read; other checks report that.
-std::optional<StoredShapes> read_shapes(const ModelSection& model) {
+std::optional<StoredShapes> read_stored_shapes(const ModelSection& model) {
   if (model.path.empty()) return std::nullopt;
   StoredShapes stored;
   try {
@@ -40,12 +40,13 @@ std::optional<StoredShapes> read_shapes(const ModelSection& model) {
 
 /// Describes which modules an entry names: `"q_proj" names 27 modules of vision_tower
 /// (model.vision_tower..., ...)`.
-std::string choice_text(const NonDecoderTarget& choice) {
-  return cat("\"", choice.entry.substr(0, 80), "\" names ", count_text(choice.modules, "module"),
-             " of ", choice.part, " (", choice.first, choice.modules > 1 ? ", ...)" : ")");
+std::string target_text(const NonDecoderTarget& target) {
+  return cat("\"", target.entry.substr(0, 80), "\" names ",
+             count_text(target.module_count, "module"), " of ", target.part, " (",
+             target.first_module, target.module_count > 1 ? ", ...)" : ")");
 }
 
-std::string remedy_text(const Config& config, const ModelConfig& model) {
+std::string non_decoder_remedy(const Config& config, const ModelConfig& model) {
   const AdapterConfig& adapter = config.adapter;
   const PeftBaseModel peft = peft_model("", model.family, model.multimodal, model.tied);
   std::string text =
@@ -63,15 +64,15 @@ std::string remedy_text(const Config& config, const ModelConfig& model) {
 }
 
 Problem non_decoder_notice(const Config& config, const ModelConfig& model,
-                           const std::vector<NonDecoderTarget>& choices) {
+                           const std::vector<NonDecoderTarget>& targets) {
   std::vector<std::string> texts;
-  for (const NonDecoderTarget& choice : choices) texts.push_back(choice_text(choice));
+  for (const NonDecoderTarget& target : targets) texts.push_back(target_text(target));
   const char* const key =
       config.adapter.target_pattern.empty() ? "adapter.target_modules" : "adapter.target_pattern";
   return Problem{config.origins.position(key),
                  cat("adapter.target_modules: ", join(texts, "; "),
                      ": PEFT would also train these, ftrun trains only the text decoder"),
-                 remedy_text(config, model), Severity::kNotice};
+                 non_decoder_remedy(config, model), Severity::kNotice};
 }
 
 Problem exclusion_problem(const Config& config, const ModelConfig& model,
@@ -80,17 +81,17 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   Problem problem;
   problem.at =
       config.origins.position(is_pattern ? "adapter.exclude_pattern" : "adapter.exclude_modules");
-  const std::string named =
+  const std::string prefix =
       cat("adapter.exclude_modules \"", exclusion.entry.substr(0, 80), "\": ");
   const TensorNames& names = tensor_names(model.family);
   const std::string example =
       path_in_memory(model, names.in_block(0, names.linear_layer(Projection::kQ)));
   if (exclusion.problem == ExclusionProblem::kUnknown) {
-    const std::string list = is_pattern ? list_of_names(exclusion.entry) : "";
+    const std::string list = is_pattern ? suggest_name_list(exclusion.entry) : "";
     problem.message = is_pattern
-                          ? cat(named, "matches the path of no module")
-                          : cat(named, "no module has this name", did_you_mean(exclusion.module),
-                                "; adapters can be on ", join(adaptable_names(names), ", "));
+                          ? cat(prefix, "matches the path of no module")
+                          : cat(prefix, "no module has this name", did_you_mean(exclusion.module),
+                                "; adapters can be on ", join(adaptable_module_names(names), ", "));
     problem.remedy = cat(is_pattern ? "write an expression that matches a whole path, like "
                                     : "write the end of a module's path, like ",
                          example, list.empty() ? "" : cat("; or write names as a list: ", list),
@@ -99,11 +100,11 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   }
   problem.severity = Severity::kNotice;
   if (exclusion.problem == ExclusionProblem::kNoAdapter) {
-    problem.message = cat(named, "changes nothing: it names modules (", exclusion.module,
+    problem.message = cat(prefix, "changes nothing: it names modules (", exclusion.module,
                           ") that get no adapter anyway");
     return problem;
   }
-  problem.message = cat(named, "changes nothing: ", exclusion.module,
+  problem.message = cat(prefix, "changes nothing: ", exclusion.module,
                         " only contains other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
     problem.remedy = cat("to exclude the modules in it, write exclude_modules: '(.*\\.)?",
@@ -121,15 +122,16 @@ std::vector<Problem> check_adapter_modules(const Config& config, const ModelConf
   const bool chooses = !options.target_modules.empty() || !options.target_pattern.empty();
   const bool excludes = !options.exclude_modules.empty() || !options.exclude_pattern.empty();
   std::optional<StoredShapes> stored;
-  if (is_multimodal && ((with_notices && chooses) || excludes)) stored = read_shapes(config.model);
+  if (is_multimodal && ((with_notices && chooses) || excludes))
+    stored = read_stored_shapes(config.model);
   std::vector<Problem> problems;
   if (excludes)
     for (const IneffectiveExclusion& exclusion :
          find_ineffective_exclusions(model, options, stored ? &*stored : nullptr))
       problems.push_back(exclusion_problem(config, model, exclusion));
   if (stored && with_notices)
-    if (const auto choices = find_non_decoder_targets(options, *stored); !choices.empty())
-      problems.push_back(non_decoder_notice(config, model, choices));
+    if (const auto targets = find_non_decoder_targets(options, *stored); !targets.empty())
+      problems.push_back(non_decoder_notice(config, model, targets));
   if (!with_notices)
     std::erase_if(problems, [](const Problem& p) { return p.severity == Severity::kNotice; });
   return problems;

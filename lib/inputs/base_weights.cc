@@ -8,7 +8,7 @@ namespace ftrun {
 namespace {
 
 /// The largest number of elements that is read at once.
-constexpr int64_t kPart = int64_t{1} << 18;
+constexpr int64_t kElementsAtOnce = int64_t{1} << 18;
 
 }  // namespace
 
@@ -24,11 +24,11 @@ void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end,
                        std::span<float> out) {
   const auto found = quantized_.find(tensor);
   if (found == quantized_.end()) return read_stored(tensor, begin, end, out);
-  if (tensor != tensor_) scan(tensor, found->second);
+  if (tensor != scaled_tensor_) compute_scales(tensor, found->second);
   const int64_t elements = element_count(found->second);
   for (int64_t at = begin; at < end;) {
     const int64_t first = at / kQuantizedRecord * kQuantizedRecord,
-                  to = std::min(end, first + kPart);
+                  to = std::min(end, first + kElementsAtOnce);
     const int64_t last = std::min(elements, round_up(to, kQuantizedRecord));
     const std::span<float> values(values_.data(), static_cast<size_t>(last - first));
     read_stored(tensor, first, last, values);
@@ -47,17 +47,17 @@ void BaseWeights::read_stored(const std::string& tensor, int64_t begin, int64_t 
   folder_.release(tensor, begin, end);
 }
 
-void BaseWeights::scan(const std::string& tensor, const Dims& shape) {
-  tensor_ = tensor;
-  values_.resize(static_cast<size_t>(kPart));
-  records_.resize(static_cast<size_t>(format_.bytes(kPart)));
-  scales_ =
-      scales_of(format_, {tensor, element_count(shape), shape.back()}, kPart,
-                [&](int64_t begin, int64_t end) {
-                  const std::span<float> some(values_.data(), static_cast<size_t>(end - begin));
-                  read_stored(tensor, begin, end, some);
-                  return std::span<const float>(some);
-                });
+void BaseWeights::compute_scales(const std::string& tensor, const Dims& shape) {
+  scaled_tensor_ = tensor;
+  values_.resize(static_cast<size_t>(kElementsAtOnce));
+  records_.resize(static_cast<size_t>(format_.bytes(kElementsAtOnce)));
+  scales_ = compute_quantization_scales(format_, {tensor, element_count(shape), shape.back()},
+                                        kElementsAtOnce, [&](int64_t begin, int64_t end) {
+                                          const std::span<float> values(
+                                              values_.data(), static_cast<size_t>(end - begin));
+                                          read_stored(tensor, begin, end, values);
+                                          return std::span<const float>(values);
+                                        });
 }
 
 }  // namespace ftrun

@@ -28,7 +28,7 @@ class BaseWeights {
  private:
   void read_stored(const std::string& tensor, int64_t begin, int64_t end,
                    std::span<float> out) const;
-  void scan(const std::string& tensor, const Dims& shape);
+  void compute_scales(const std::string& tensor, const Dims& shape);
 
   const QuantizedFormat format_;
   const ModelFolder& folder_;
@@ -36,7 +36,7 @@ class BaseWeights {
   std::vector<float> values_;
   std::vector<std::byte> records_;
   /// The tensor whose scales are in scales_.
-  std::string tensor_;
+  std::string scaled_tensor_;
   std::optional<QuantizationScales> scales_;
 };
 

@@ -15,7 +15,7 @@ std::vector<Problem> check_data_files(const Config& config, std::optional<int64_
   std::vector<Problem> problems;
   const auto check = [&](const char* key, const std::vector<std::string>& paths) {
     std::vector<Error> errors = check_headers(paths, header_options(options), vocab_rows);
-    if (errors.empty()) errors = too_long_conversations(paths, options);
+    if (errors.empty()) errors = check_conversation_lengths(paths, options);
     for (const Error& error : errors)
       problems.push_back(problem_at(config.origins.position(key), error));
   };

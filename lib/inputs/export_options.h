@@ -17,27 +17,27 @@ bool exports_adapter(const Config& config);
 
 std::string export_folder(const Config& config);
 
-/// Returns the dtype of exported weights; `own` if the config does not choose one.
-DType exported_dtype(ExportDtype wanted, DType own);
+/// Returns the dtype of exported weights; `default_dtype` if the config does not choose one.
+DType exported_dtype(ExportDtype requested, DType default_dtype);
 
 /// Returns the dtype of exported weights. If the config does not choose one, it is the dtype of the
 /// model's own files, or fp32 if its config.json gives none.
-DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
+DType exported_dtype(ExportDtype requested, const ModelConfig& model);
 
 /// Describes, for PEFT's file, a model that the config or the command calls `base`: its family, its
 /// multimodal class ("" for none), and whether it is tied.
 PeftBaseModel peft_model(const std::string& base, const std::string& family,
                          const std::string& multimodal, bool tied);
 
-/// Makes the options export only the adapter, in PEFT's layout: in fp32 unless `wanted` is another
-/// dtype.
-void export_as_adapter(ExportOptions& options, const Config& config, const PeftBaseModel& model,
-                       ExportDtype wanted);
+/// Makes the options export only the adapter, in PEFT's layout: in fp32 unless `requested` is
+/// another dtype.
+void set_adapter_export(ExportOptions& options, const Config& config, const PeftBaseModel& model,
+                        ExportDtype requested);
 
 /// Reads from an adapter's file how the base model was quantized while the adapter was trained.
 /// Returns nothing if the file does not say it, as PEFT's own files do not. Throws Error(kBadInput)
 /// if the file cannot be read.
-std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter);
+std::optional<QuantizationConfig> read_base_quantization(const AdapterFolder& adapter);
 
 /// Makes an export of a multimodal model keep the tensors of its other parts from the source
 /// folder. Throws Error(kBadInput) if these cannot be read.

@@ -16,7 +16,7 @@ namespace {
 /// Returns a notice if the config requests more positions than the model was trained on. This is
 /// allowed; the notice says which scaling of the rotary embedding would support them.
 std::optional<Problem> positions_notice(const Config& config, const ModelConfig& model) {
-  const int64_t tokens = config.data.sequence_length, limit = reached_positions(model);
+  const int64_t tokens = config.data.sequence_length, limit = max_supported_positions(model);
   if (limit == 0 || tokens <= limit) return std::nullopt;
   const char* const reach =
       limit == model.max_positions
@@ -24,7 +24,7 @@ std::optional<Problem> positions_notice(const Config& config, const ModelConfig&
           : "factor times original_max_position_embeddings of the model's yarn, ";
   return notice_about(config.origins, "data.sequence_length",
                       cat("data.sequence_length ", tokens, " is above ", reach, limit),
-                      scaling_for(model, tokens));
+                      suggest_rope_scaling(model, tokens));
 }
 
 /// Says which factors longrope uses in this run; the longest sequence decides that.

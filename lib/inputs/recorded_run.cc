@@ -12,7 +12,7 @@ namespace {
 
 /// Returns the saved config, or this run's config `current` if the checkpoint has none, with the
 /// seed that the checkpoint records separately.
-std::string config_to_compare(const CheckpointMeta& saved, const std::string& current) {
+std::string saved_config(const CheckpointMeta& saved, const std::string& current) {
   const auto kept = saved.extra.find(kConfigRecord);
   const std::string& text = kept == saved.extra.end() ? current : kept->second;
   auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -22,7 +22,8 @@ std::string config_to_compare(const CheckpointMeta& saved, const std::string& cu
 }
 
 ImportRecord import_record(const CheckpointMeta& saved) {
-  return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
+  return parse_import_record(saved.extra.at(kImportRecord),
+                             "the checkpoint's record of its import");
 }
 
 /// Returns this run's config with the known settings of the other program in place of its own.
@@ -30,12 +31,14 @@ ImportRecord import_record(const CheckpointMeta& saved) {
 std::string imported_config(const CheckpointMeta& saved, const std::string& current) {
   auto config = nlohmann::ordered_json::parse(current, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return current;
-  for (const auto& [name, value] : import_record(saved).known) {
-    nlohmann::ordered_json* at = &config;
+  for (const auto& [name, value] : import_record(saved).known_settings) {
+    nlohmann::ordered_json* setting = &config;
     for (const std::string& key : split(name, '.'))
-      at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
-    const auto known = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
-    if (at != nullptr && at->type() == known.type()) *at = known;
+      setting = setting != nullptr && setting->is_object() && setting->contains(key)
+                    ? &(*setting)[key]
+                    : nullptr;
+    const auto imported = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
+    if (setting != nullptr && setting->type() == imported.type()) *setting = imported;
   }
   return config.dump(2);
 }
@@ -48,10 +51,11 @@ bool is_imported(const CheckpointMeta& saved) {
 
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
   const ImportRecord record = import_record(saved);
-  return cat(
-      folder, ": was imported from ", printable(record.source),
-      record.unknown.empty() ? "" : cat("; not known: ", printable(join(record.unknown, ", "))),
-      "; the data continues where step ", saved.step, " of this config ends");
+  return cat(folder, ": was imported from ", printable_text(record.source),
+             record.unknown_settings.empty()
+                 ? ""
+                 : cat("; not known: ", printable_text(join(record.unknown_settings, ", "))),
+             "; the data continues where step ", saved.step, " of this config ends");
 }
 
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& current) {
@@ -61,7 +65,7 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& current
     return recorded;
   }
   recorded.seed = saved.seed;
-  recorded.config = config_to_compare(saved, current.config);
+  recorded.config = saved_config(saved, current.config);
   for (auto& [axis, ranks] : recorded.topology)
     if (const auto known = saved.topology.find(axis); known != saved.topology.end())
       ranks = known->second;

@@ -17,12 +17,12 @@ namespace {
 
 constexpr std::string_view kConfig = "config.";
 
-/// kMayChange lists the fields of a manifest outside of its config, each with all fields below it,
-/// that a resume may change. Another CPU may use another library for matrix multiplication, and
-/// sums over other ranks may be computed in another order: both may round differently. The
-/// validation data affects no step.
-constexpr std::string_view kMayChange[] = {"topology", "products", "sums", "attention",
-                                           "data.validation"};
+/// kChangeableFields lists the fields of a manifest outside of its config, each with all fields
+/// below it, that a resume may change. Another CPU may use another library for matrix
+/// multiplication, and sums over other ranks may be computed in another order: both may round
+/// differently. The validation data affects no step.
+constexpr std::string_view kChangeableFields[] = {"topology", "products", "sums", "attention",
+                                                  "data.validation"};
 
 /// Returns whether the value of a field is compared in another one: the seed in config.train.seed,
 /// the key of a config where its row of the schema says (ResumeRule::kPartOfOtherKey).
@@ -35,16 +35,18 @@ bool is_part_of_other_key(const std::string& field) {
 }
 
 bool may_change(const std::string& field) {
-  const std::vector<std::string>& all = always_may_change();
-  return std::any_of(all.begin(), all.end(), [&](const std::string& free) {
-    return field == free || (field.starts_with(free) && field[free.size()] == '.');
+  const std::vector<std::string>& fields = changeable_fields();
+  return std::any_of(fields.begin(), fields.end(), [&](const std::string& changeable) {
+    return field == changeable ||
+           (field.starts_with(changeable) && field[changeable.size()] == '.');
   });
 }
 
 /// Returns whether a difference is a key of the config that the record's version did not know, and
 /// that this run leaves at its default.
 bool is_new_default(const ManifestDifference& difference) {
-  if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
+  if (difference.earlier_value != kNotRecorded || !difference.field.starts_with(kConfig))
+    return false;
   const std::string path = difference.field.substr(kConfig.size());
   const auto& fields = Schema::get().fields();
   const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& known) {
@@ -55,7 +57,7 @@ bool is_new_default(const ManifestDifference& difference) {
   std::visit(
       [&](const auto& value) {
         flatten(value, path, [&](const std::string&, const std::string& text) {
-          is_default = text == difference.now;
+          is_default = text == difference.current_value;
         });
       },
       field->default_value);
@@ -64,9 +66,9 @@ bool is_new_default(const ManifestDifference& difference) {
 
 }  // namespace
 
-const std::vector<std::string>& always_may_change() {
+const std::vector<std::string>& changeable_fields() {
   static const std::vector<std::string> kAll = [] {
-    std::vector<std::string> all(std::begin(kMayChange), std::end(kMayChange));
+    std::vector<std::string> all(std::begin(kChangeableFields), std::end(kChangeableFields));
     for (const Section& section : Schema::get().sections())
       if (section.may_change) all.push_back(cat(kConfig, section.path));
     for (const Field& key : Schema::get().fields())
@@ -76,31 +78,31 @@ const std::vector<std::string>& always_may_change() {
   return kAll;
 }
 
-std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
-                                      const RunManifest& now,
+std::vector<std::string> check_resume(const std::string& path, const RunManifest& recorded,
+                                      const RunManifest& current,
                                       const std::vector<std::string>& allowed) {
-  std::vector<ManifestDifference> guarded;
+  std::vector<ManifestDifference> refusable;
   std::vector<std::string> changes;
-  for (const ManifestDifference& difference : compare_manifests(before, now)) {
+  for (const ManifestDifference& difference : compare_manifests(recorded, current)) {
     if (!difference.affects_results || is_part_of_other_key(difference.field) ||
         is_new_default(difference))
       continue;
     if (may_change(difference.field))
-      changes.push_back(
-          cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
+      changes.push_back(cat(difference.field, ": was ", difference.earlier_value, ", is now ",
+                            difference.current_value));
     else
-      guarded.push_back(difference);
+      refusable.push_back(difference);
   }
-  refuse_other_run(path, guarded, allowed);
+  refuse_other_run(path, refusable, allowed);
   return changes;
 }
 
 std::string conversion_notice(const std::string& folder, const StateDtypeChange& conversion) {
   return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ",
-             dtype_name(conversion.stored), "; this run keeps ",
-             conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),
-             conversion.wanted == DType::kF32 ? ", no value changes"
-                                              : ", each value rounded to the nearest");
+             dtype_name(conversion.stored_dtype), "; this run keeps ",
+             conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.run_dtype),
+             conversion.run_dtype == DType::kF32 ? ", no value changes"
+                                                 : ", each value rounded to the nearest");
 }
 
 void check_same_base(const CheckpointMeta& saved, const std::string& step,

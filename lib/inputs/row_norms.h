@@ -21,14 +21,14 @@ struct AdapterRows {
   std::function<void(int64_t row, std::span<float> out)> read_b = {};
 
   /// Computes out = columns [first, last) of row o.
-  void read(int64_t o, int64_t first, int64_t last, std::span<double> out) const;
+  void compute_row(int64_t o, int64_t first, int64_t last, std::span<double> out) const;
 };
 
-/// Computes out[i] = L2 norm of row `begin` + i of W + scale B A. `as_read`, if given, converts
-/// elements of W to the values that layers read. The function sums in double, so that the order of
-/// the sum changes no bit of the fp32 result, and reads a few rows of W at a time.
-void row_norms(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
-               int64_t begin, std::span<double> out,
-               const std::function<void(std::span<float>)>& as_read = {});
+/// Computes out[i] = L2 norm of row `begin` + i of W + scale B A. `to_layer_values`, if given,
+/// converts elements of W to the values that layers read. The function sums in double, so that the
+/// order of the sum changes no bit of the fp32 result, and reads a few rows of W at a time.
+void compute_row_norms(BaseWeights& base, const std::string& weight, const AdapterRows& adapter,
+                       int64_t begin, std::span<double> out,
+                       const std::function<void(std::span<float>)>& to_layer_values = {});
 
 }  // namespace ftrun

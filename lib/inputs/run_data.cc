@@ -9,7 +9,8 @@ namespace ftrun {
 
 RunData open_run_data(const Config& config) {
   for (const auto* paths : {&config.data.train, &config.data.validation})
-    for (const Error& error : too_long_conversations(*paths, sequence_options(config))) throw error;
+    for (const Error& error : check_conversation_lengths(*paths, sequence_options(config)))
+      throw error;
   RunData data;
   data.train = std::make_unique<SequenceSet>(config.data.train, training_options(config));
   for (const EvaluationSet& set : evaluation_sets(config.data))

@@ -22,9 +22,9 @@ InputRecord describe_data(const SequenceSet& sequences) {
   InputRecord record;
   record.path = sequences.data().name();
   for (const auto& file : sequences.data().files())
-    for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
+    for (const DataSetFile& listed : file->list_files()) record.bytes += file_bytes(listed.path);
   const std::string& first = sequences.data().files().front()->path();
-  if (const auto from = snapshot_of(std::filesystem::path(first).parent_path().string()))
+  if (const auto from = parse_snapshot_path(std::filesystem::path(first).parent_path().string()))
     record.commit = from->commit;
   if (const auto known = recorded_fingerprint(sequences.data())) record.fingerprint = known->digest;
   record.details = {{"rows", std::to_string(sequences.size())},
@@ -32,11 +32,11 @@ InputRecord describe_data(const SequenceSet& sequences) {
   return record;
 }
 
-InputRecord describe_model(const std::string& named, const ModelFolder& folder,
+InputRecord describe_model(const std::string& name, const ModelFolder& folder,
                            const ModelDescription& model) {
   InputRecord record;
-  record.path = named;
-  if (const auto snapshot = snapshot_of(folder.path())) record.commit = snapshot->commit;
+  record.path = name;
+  if (const auto snapshot = parse_snapshot_path(folder.path())) record.commit = snapshot->commit;
   for (const std::string& file : folder.weight_files())
     record.bytes += file_bytes(cat(folder.path(), "/", file));
   record.fingerprint = folder.fingerprint();
@@ -46,24 +46,24 @@ InputRecord describe_model(const std::string& named, const ModelFolder& folder,
 }
 
 DataFingerprints::~DataFingerprints() {
-  for (const auto& [role, job] : unknown_) job->stop();
+  for (const auto& [role, job] : running_jobs_) job->stop();
 }
 
 void DataFingerprints::start(const std::string& role, const SequenceSet& sequences,
                              const std::string& cache_file) {
-  unknown_[role] = std::make_unique<FingerprintJob>(sequences.data(), cache_file);
+  running_jobs_[role] = std::make_unique<FingerprintJob>(sequences.data(), cache_file);
 }
 
-std::vector<std::pair<std::string, std::string>> DataFingerprints::finish() {
+std::vector<std::pair<std::string, std::string>> DataFingerprints::take_found() {
   std::vector<std::pair<std::string, std::string>> known;
-  for (auto job = unknown_.begin(); job != unknown_.end();) {
+  for (auto job = running_jobs_.begin(); job != running_jobs_.end();) {
     const std::optional<DataFingerprint> found = job->second->result();
     if (!found) {
       ++job;
       continue;
     }
     known.emplace_back(job->first, found->digest);
-    job = unknown_.erase(job);
+    job = running_jobs_.erase(job);
   }
   return known;
 }

@@ -17,9 +17,9 @@ namespace ftrun {
 /// Describes a data set for the manifest: its path, its size, its commit if it is in the Hugging
 /// Face cache, and its fingerprint if that is recorded next to the files.
 InputRecord describe_data(const SequenceSet& sequences);
-/// Describes a model folder for the manifest. `named` is its name in the config. The record has its
+/// Describes a model folder for the manifest. `name` is its name in the config. The record has its
 /// commit if it is in the Hugging Face cache.
-InputRecord describe_model(const std::string& named, const ModelFolder& folder,
+InputRecord describe_model(const std::string& name, const ModelFolder& folder,
                            const ModelDescription& model);
 
 /// DataFingerprints finds the fingerprints of a run's data sets in the background.
@@ -37,12 +37,12 @@ class DataFingerprints {
 
   /// Returns (role, digest) of the fingerprints that have become known since the last call. Never
   /// waits.
-  std::vector<std::pair<std::string, std::string>> finish();
+  std::vector<std::pair<std::string, std::string>> take_found();
   /// Returns whether all fingerprints have been found.
-  bool all_found() const { return unknown_.empty(); }
+  bool all_found() const { return running_jobs_.empty(); }
 
  private:
-  std::map<std::string, std::unique_ptr<FingerprintJob>> unknown_;
+  std::map<std::string, std::unique_ptr<FingerprintJob>> running_jobs_;
 };
 
 }  // namespace ftrun

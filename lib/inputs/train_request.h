@@ -14,14 +14,14 @@ namespace ftrun {
 /// ResumeRequest holds the options of `--resume`.
 struct ResumeRequest {
   /// Says whether the run continues an earlier run of its folder, if there is one.
-  bool is_wanted = false;
+  bool is_requested = false;
   /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
   /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
   std::vector<std::string> allowed;
 
   void resume_newest() {
-    is_wanted = true;
+    is_requested = true;
     step.reset();
   }
 };

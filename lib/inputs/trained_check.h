@@ -19,6 +19,6 @@ std::optional<Problem> find_division_problem(const Config& config, const ModelCo
 /// tensors, and the adapter from which training continues. Returns errors, and a notice if that
 /// adapter was trained on a base that was quantized in another way: an adapter fits only the base
 /// weights that it was trained on.
-std::vector<Problem> check_trained(const Config& config, const ModelConfig& model);
+std::vector<Problem> check_trainable(const Config& config, const ModelConfig& model);
 
 }  // namespace ftrun

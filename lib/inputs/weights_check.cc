@@ -20,12 +20,12 @@ namespace {
 /// Refuses a tied model whose folder stores a head that differs from the embedding: transformers 4
 /// ties the two nevertheless, transformers 5 does not, so the folder has two meanings. If the
 /// folder has both matrices, reads both to compare them.
-void check_tied(const ModelDescription& model, const ModelFolder& folder) {
+void check_tied_matrices(const ModelDescription& model, const ModelFolder& folder) {
   const TensorNames& names = tensor_names(model.family);
   const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
   if (!model.tied || folder.find(head) == nullptr) return;
   folder.check_weight_dtype(head);
-  if (folder.holds_equal(embedding, head)) return;
+  if (folder.has_equal_tensors(embedding, head)) return;
   throw Error(ExitCode::kBadInput,
               cat(folder.path(), ": config.json ties ", head, " to ", embedding,
                   ", and the weights contain both, with different values"),
@@ -35,8 +35,8 @@ void check_tied(const ModelDescription& model, const ModelFolder& folder) {
 }
 
 /// Describes the remedy for weights that have `problems`.
-std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
-                      const std::vector<std::string>& problems, const StoredNames& names) {
+std::string weights_remedy(const ModelDescription& model, const ModelFolder& folder,
+                           const std::vector<std::string>& problems, const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;
   const TensorNames& family = tensor_names(model.family);
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
@@ -48,21 +48,21 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
 }
 
 /// Maps the names of PEFT's files to the names that `adapter` has instead.
-std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted,
-                                                    const AdapterFolder& adapter) {
+std::map<std::string, std::string> map_peft_names(const std::vector<AdapterTensor>& expected,
+                                                  const AdapterFolder& adapter) {
   std::vector<std::string> in_peft, stored;
-  for (const AdapterTensor& tensor : wanted) in_peft.push_back(tensor.stored);
+  for (const AdapterTensor& tensor : expected) in_peft.push_back(tensor.stored_name);
   for (const StoredTensor& tensor : adapter.tensors()) stored.push_back(tensor.name);
-  return find_stored_names(in_peft, stored, kAdapterRoot).stored;
+  return find_stored_names(in_peft, stored, kAdapterRoot).stored_name_of;
 }
 
 }  // namespace
 
 void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool logs_notices) {
   const StoredNames names = find_stored_names(model, folder.names());
-  folder.rename(names.stored);
+  folder.rename(names.stored_name_of);
   for (const TensorInfo& tensor : model.tensors) {
-    const StoredLocation& location = tensor.stored;
+    const StoredLocation& location = tensor.stored_location;
     if (location.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
     // check_model_weights() reports what is missing or misshapen.
     const std::vector<std::string> stored = location.names();
@@ -95,9 +95,10 @@ ModelFolder open_model_folder(const std::string& path, const ModelDescription& m
 
 void check_model_weights(const ModelDescription& model, const ModelFolder& folder) {
   constexpr size_t kProblemsUnderCause = 6;
-  std::vector<std::pair<std::string, Dims>> found;
-  for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
-  const std::vector<std::string> problems = check_tensors(model, found);
+  std::vector<std::pair<std::string, Dims>> folder_tensors;
+  for (const std::string& name : folder.names())
+    folder_tensors.emplace_back(name, folder.at(name).shape);
+  const std::vector<std::string> problems = check_tensors(model, folder_tensors);
   if (!problems.empty()) {
     const StoredNames names = find_stored_names(model, folder.names());
     throw Error(ExitCode::kBadInput,
@@ -105,53 +106,58 @@ void check_model_weights(const ModelDescription& model, const ModelFolder& folde
                     names.cause.empty() ? tensor_problems_text(problems)
                                         : cat(names.cause, "\n  ",
                                               tensor_problems_text(problems, kProblemsUnderCause))),
-                remedy_of(model, folder, problems, names));
+                weights_remedy(model, folder, problems, names));
   }
   for (const TensorInfo& tensor : model.tensors)
     if (tensor.initial.source == InitialSource::kFolder) folder.check_weight_dtype(tensor.name);
-  check_tied(model, folder);
+  check_tied_matrices(model, folder);
 }
 
-std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model,
-                                                   const AdapterFolder& adapter) {
-  std::map<std::string, AdapterTensor> found;
+std::map<std::string, AdapterTensor> locate_adapter_tensors(const ModelDescription& model,
+                                                            const AdapterFolder& adapter) {
+  std::map<std::string, AdapterTensor> located;
   std::vector<std::string> problems;
-  std::set<std::string> known;
-  const std::vector<AdapterTensor> all = adapter_tensors(model);
-  const std::map<std::string, std::string> spelled = names_in_adapter(all, adapter);
+  std::set<std::string> expected_names;
+  const std::vector<AdapterTensor> expected_tensors = adapter_tensors(model);
+  const std::map<std::string, std::string> name_in_folder =
+      map_peft_names(expected_tensors, adapter);
   const auto is_stored = [&](const std::string& tensor) {
-    return std::any_of(all.begin(), all.end(), [&](const AdapterTensor& entry) {
-      return entry.tensor == tensor &&
-             (spelled.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
-    });
+    return std::any_of(
+        expected_tensors.begin(), expected_tensors.end(), [&](const AdapterTensor& entry) {
+          return entry.tensor == tensor && (name_in_folder.contains(entry.stored_name) ||
+                                            adapter.find(entry.stored_name) != nullptr);
+        });
   };
   const TensorNames& family = tensor_names(model.family);
-  for (AdapterTensor wanted : all) {
-    if (const auto other = spelled.find(wanted.stored); other != spelled.end())
-      wanted.stored = other->second;
+  for (AdapterTensor expected : expected_tensors) {
+    if (const auto other = name_in_folder.find(expected.stored_name); other != name_in_folder.end())
+      expected.stored_name = other->second;
     // Several model tensors may be parts of one stored tensor. The first of them reports its
     // problems.
-    const bool is_first = known.insert(wanted.stored).second;
-    const StoredTensor* stored = adapter.find(wanted.stored);
+    const bool is_first = expected_names.insert(expected.stored_name).second;
+    const StoredTensor* stored = adapter.find(expected.stored_name);
     if (stored == nullptr) {
       // A bias may be missing, because PEFT leaves biases out of some files. A tied matrix has two
       // names, and one of them is enough.
-      if (is_first && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
-        add_shape_problem(wanted.stored, nullptr, wanted.stored_shape, problems);
-    } else if (stored->shape != wanted.stored_shape) {
-      if (is_first) add_shape_problem(wanted.stored, &stored->shape, wanted.stored_shape, problems);
+      if (is_first && !expected.tensor.ends_with(".bias") && !is_stored(expected.tensor))
+        add_shape_problem(expected.stored_name, nullptr, expected.stored_shape, problems);
+    } else if (stored->shape != expected.stored_shape) {
+      if (is_first)
+        add_shape_problem(expected.stored_name, &stored->shape, expected.stored_shape, problems);
     } else if (!is_weight_dtype(stored->dtype)) {
       if (is_first)
-        problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
-    } else if (const auto [first, added] = found.emplace(wanted.tensor, wanted);
-               !added && !adapter.holds_equal(first->second.stored, wanted.stored)) {
+        problems.push_back(
+            cat("tensor ", expected.stored_name, " holds ", dtype_name(stored->dtype)));
+    } else if (const auto [first, added] = located.emplace(expected.tensor, expected);
+               !added &&
+               !adapter.has_equal_tensors(first->second.stored_name, expected.stored_name)) {
       problems.push_back(
-          cat(last_part(family.embedding), " and ", last_part(family.head),
+          cat(last_path_part(family.embedding), " and ", last_path_part(family.head),
               " differ: PEFT trained separate copies of a tied matrix; ftrun keeps them tied"));
     }
   }
   for (const StoredTensor& stored : adapter.tensors())
-    if (!known.contains(stored.name))
+    if (!expected_names.contains(stored.name))
       problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
   if (!problems.empty())
     throw Error(ExitCode::kBadInput,
@@ -159,15 +165,15 @@ std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model
                     tensor_problems_text(problems)),
                 "give the adapter's own base model as model.path and its own settings (adapter: "
                 "FOLDER takes them)");
-  return found;
+  return located;
 }
 
-void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
-                  int64_t end, std::span<float> out) {
-  if (tensor.location.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
+void read_adapter_tensor(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
+                         int64_t end, std::span<float> out) {
+  if (tensor.location.name.empty()) return adapter.read_f32(tensor.stored_name, begin, end, out);
   read_stored<float>(tensor.location, tensor.shape, begin, end, out,
                      [&](int64_t from, int64_t to, std::span<float> run) {
-                       adapter.read_f32(tensor.stored, from, to, run);
+                       adapter.read_f32(tensor.stored_name, from, to, run);
                      });
 }
 

@@ -28,11 +28,11 @@ void check_model_weights(const ModelDescription& model, const ModelFolder& folde
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.
 /// Throws Error(kBadInput), which lists all differences, for a folder with other tensors.
-std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model,
-                                                   const AdapterFolder& adapter);
+std::map<std::string, AdapterTensor> locate_adapter_tensors(const ModelDescription& model,
+                                                            const AdapterFolder& adapter);
 
 /// Reads elements [begin, end) of a model tensor from an adapter's folder.
-void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
-                  int64_t end, std::span<float> out);
+void read_adapter_tensor(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
+                         int64_t end, std::span<float> out);
 
 }  // namespace ftrun

@@ -55,7 +55,7 @@ FTRUN_HOST_DEVICE inline int64_t dropout_token_index(int64_t n, int64_t sequence
 }
 
 /// Returns the 32 bits of a column of that block, uniformly distributed over rows. The vector
-/// kernels have the same function (`scrambled`, kernels/cpu/simd.inc).
+/// kernels have the same function (`scramble_bits`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;
   x = ((x ^ (x >> 16)) * 0x21f0aaadU) ^ keys.high;

@@ -50,14 +50,15 @@ double seconds_at(const Curve& curve, double bytes) {
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
 
-/// Computes the seconds of a collective in a ring of `ranks` ranks. `far` of its hops cross from
-/// one node to the next and have the latency of `link`; the others have `near_latency`.
+/// Computes the seconds of a collective in a ring of `ranks` ranks. `far_hops` of its hops cross
+/// from one node to the next and have the latency of `link`; the others have `near_latency`.
 double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
-                    int ranks, int far) {
+                    int ranks, int far_hops) {
   if (kind == "send") return link.latency_seconds + bytes / link.bandwidth;
-  const double once = far * link.latency_seconds + (ranks - 1 - far) * near_latency +
-                      bytes * (ranks - 1) / ranks / link.bandwidth;
-  return kind == "all_reduce" ? 2 * once : once;
+  const double one_pass_seconds = far_hops * link.latency_seconds +
+                                  (ranks - 1 - far_hops) * near_latency +
+                                  bytes * (ranks - 1) / ranks / link.bandwidth;
+  return kind == "all_reduce" ? 2 * one_pass_seconds : one_pass_seconds;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class MachineSection {
  public:
   MachineSection(const ConfigNode& node, std::string name, Problems& problems)
       : node_(node), name_(std::move(name)), problems_(problems) {
-    if (!node.is_map()) problem(node.at, cat(name_, ": expected a section"), "");
+    if (!node.is_map()) report_problem(node.at, cat(name_, ": expected a section"), "");
   }
   MachineSection(const MachineSection&) = delete;
   MachineSection& operator=(const MachineSection&) = delete;
@@ -43,81 +43,83 @@ class MachineSection {
     std::vector<std::string> known(known_keys_.begin(), known_keys_.end());
     for (const ConfigEntry& entry : node_.entries)
       if (!known_keys_.contains(entry.key))
-        problem(entry.at,
-                cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
-                cat("use one of the keys ", join(known, ", ")));
+        report_problem(entry.at,
+                       cat(key_name(entry.key), ": unknown key",
+                           did_you_mean(closest_match(entry.key, known))),
+                       cat("use one of the keys ", join(known, ", ")));
   }
   /// Accepts a key that only people read.
-  void allow(const std::string& key) { known_keys_.insert(key); }
+  void accept_key(const std::string& key) { known_keys_.insert(key); }
 
   const ConfigNode* find(const std::string& key) {
     known_keys_.insert(key);
     return node_.find(key);
   }
   /// Reads a quantity; 0 where the key is absent, which is a problem if it is `required`.
-  double quantity(const std::string& key, QuantityUnit unit, bool required = false) {
+  double read_quantity(const std::string& key, QuantityUnit unit, bool required = false) {
     const ConfigNode* const value = find(key);
     if (value == nullptr) {
-      if (required) problem(node_.at, cat(key_name(key), " is missing"), "");
+      if (required) report_problem(node_.at, cat(key_name(key), " is missing"), "");
       return 0;
     }
-    return quantity_of(*value, value->text, unit);
+    return parse_quantity_at(*value, value->text, unit);
   }
-  double quantity_of(const ConfigNode& at, const std::string& text, QuantityUnit unit) {
+  double parse_quantity_at(const ConfigNode& node, const std::string& text, QuantityUnit unit) {
     std::string why;
-    const auto found = parse_quantity(text, unit, why);
-    if (!found) problem(at.at, why, "");
-    return found.value_or(0);
+    const auto value = parse_quantity(text, unit, why);
+    if (!value) report_problem(node.at, why, "");
+    return value.value_or(0);
   }
   /// Reads a whole number above 0.
-  int count(const std::string& key, int default_value) {
+  int read_count(const std::string& key, int default_value) {
     const ConfigNode* const value = find(key);
     if (value == nullptr) return default_value;
     if (value->kind == ConfigNodeKind::kInt && value->integer > 0 && value->integer <= (1 << 20))
       return static_cast<int>(value->integer);
-    problem(value->at,
-            cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
+    report_problem(
+        value->at,
+        cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
     return default_value;
   }
   /// Reads a number above 0.
-  double factor(const std::string& key, double default_value) {
+  double read_factor(const std::string& key, double default_value) {
     const ConfigNode* const value = find(key);
-    return value == nullptr ? default_value : factor_of(key, *value);
+    return value == nullptr ? default_value : check_factor(key, *value);
   }
-  double factor_of(const std::string& key, const ConfigNode& value) {
+  double check_factor(const std::string& key, const ConfigNode& value) {
     if (value.kind == ConfigNodeKind::kInt || value.kind == ConfigNodeKind::kFloat)
       if (value.number >= 1e-6 && value.number <= 1e6) return value.number;
-    problem(value.at,
-            cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)),
-            "");
+    report_problem(
+        value.at,
+        cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)), "");
     return 1;
   }
   /// Reads true or false; false where the key is absent.
-  bool flag(const std::string& key) {
+  bool read_flag(const std::string& key) {
     const ConfigNode* const value = find(key);
     if (value == nullptr) return false;
     if (value->kind != ConfigNodeKind::kBool)
-      problem(value->at, cat(key_name(key), ": expected true or false, not ", value_text(*value)),
-              "");
+      report_problem(value->at,
+                     cat(key_name(key), ": expected true or false, not ", value_text(*value)), "");
     return value->boolean;
   }
-  std::string text(const std::string& key, const std::string& default_value = "") {
+  std::string read_text(const std::string& key, const std::string& default_value = "") {
     const ConfigNode* const value = find(key);
     return value == nullptr ? default_value : value->text;
   }
   /// Lists the entries of a map whose keys the author of the file chooses.
-  std::vector<const ConfigEntry*> entries(const std::string& key) {
-    std::vector<const ConfigEntry*> found;
+  std::vector<const ConfigEntry*> read_entries(const std::string& key) {
+    std::vector<const ConfigEntry*> list;
     const ConfigNode* const value = find(key);
-    if (value == nullptr) return found;
-    if (!value->is_map()) problem(value->at, cat(key_name(key), ": expected a section"), "");
-    for (const ConfigEntry& entry : value->entries) found.push_back(&entry);
-    return found;
+    if (value == nullptr) return list;
+    if (!value->is_map()) report_problem(value->at, cat(key_name(key), ": expected a section"), "");
+    for (const ConfigEntry& entry : value->entries) list.push_back(&entry);
+    return list;
   }
-  void problem(const Position& at, std::string message, std::string remedy) {
+  void report_problem(const Position& at, std::string message, std::string remedy) {
     problems_.error(at, std::move(message), std::move(remedy));
   }
-  std::string key_name(const std::string& key) const { return joined_key(name_, key); }
+  std::string key_name(const std::string& key) const { return join_key(name_, key); }
   Problems& problems() { return problems_; }
 
  private:
@@ -128,60 +130,63 @@ class MachineSection {
 };
 
 /// Reads a curve such as {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
-Curve curve_of(MachineSection& section, const ConfigEntry& entry, QuantityUnit unit,
-               const std::function<double(const ConfigNode&)>& y) {
+Curve read_curve(MachineSection& section, const ConfigEntry& entry, QuantityUnit unit,
+                 const std::function<double(const ConfigNode&)>& y) {
   std::vector<std::pair<double, double>> points;
   for (const ConfigEntry& point : entry.value.entries) {
-    const double x = section.quantity_of(point.value, point.key, unit), value = y(point.value);
+    const double x = section.parse_quantity_at(point.value, point.key, unit),
+                 value = y(point.value);
     if (x <= 0 || value <= 0) return {};
     if (!points.empty() && points.back().first >= x) {
-      section.problem(point.at,
-                      cat(entry.key, ": expected points in ascending order, but ", point.key,
-                          " is not larger than the one before it"),
-                      "");
+      section.report_problem(point.at,
+                             cat(entry.key, ": expected points in ascending order, but ", point.key,
+                                 " is not larger than the one before it"),
+                             "");
       return {};
     }
     points.emplace_back(x, value);
   }
   if (points.empty())
-    section.problem(entry.at, cat(entry.key, ": expected points, such as {100 us: 1.2}"), "");
+    section.report_problem(entry.at, cat(entry.key, ": expected points, such as {100 us: 1.2}"),
+                           "");
   return Curve(std::move(points));
 }
 
-Rates rates_of(const ConfigNode& node, Problems& problems) {
+Rates read_rates_entry(const ConfigNode& node, Problems& problems) {
   MachineSection section(node, "rates", problems);
   Rates rates;
-  rates.ranks = section.count("ranks", 1);
-  rates.threads = section.count("threads", 1);
-  rates.memory_bandwidth = section.quantity("memory", QuantityUnit::kByteRate, true);
-  for (const ConfigEntry* entry : section.entries("products")) {
+  rates.ranks = section.read_count("ranks", 1);
+  rates.threads = section.read_count("threads", 1);
+  rates.memory_bandwidth = section.read_quantity("memory", QuantityUnit::kByteRate, true);
+  for (const ConfigEntry* entry : section.read_entries("products")) {
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
                                     [&](DType d) { return precision_name(d) == entry->key; });
     if (dtype == std::end(kDtypes))
-      section.problem(entry->at,
-                      cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
+      section.report_problem(
+          entry->at, cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
     else
       rates.matmul_flop_rates[*dtype] =
-          section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
+          section.parse_quantity_at(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
-  if (rates.matmul_flop_rates.empty()) section.problem(node.at, "rates.products is missing", "");
-  rates.default_slowdown = section.factor("otherwise", 1);
-  for (const ConfigEntry* entry : section.entries("slowdown")) {
-    const Curve curve =
-        curve_of(section, *entry, QuantityUnit::kSeconds,
-                 [&](const ConfigNode& value) { return section.factor_of("slowdown", value); });
+  if (rates.matmul_flop_rates.empty())
+    section.report_problem(node.at, "rates.products is missing", "");
+  rates.default_slowdown = section.read_factor("otherwise", 1);
+  for (const ConfigEntry* entry : section.read_entries("slowdown")) {
+    const Curve curve = read_curve(
+        section, *entry, QuantityUnit::kSeconds,
+        [&](const ConfigNode& value) { return section.check_factor("slowdown", value); });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
   }
   section.report_unknown_keys();
   return rates;
 }
 
-Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
+Link read_link(MachineSection& links, const std::string& key, QuantityUnit unit) {
   const ConfigNode* const node = links.find(key);
   if (node == nullptr) return {};
   MachineSection section(*node, cat("links.", key), links.problems());
-  const Link link{section.quantity("latency", QuantityUnit::kSeconds, true),
-                  section.quantity("bandwidth", unit, true)};
+  const Link link{section.read_quantity("latency", QuantityUnit::kSeconds, true),
+                  section.read_quantity("bandwidth", unit, true)};
   section.report_unknown_keys();
   return link;
 }
@@ -190,81 +195,83 @@ void read_links(MachineSection& top, Machine& machine) {
   const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
-  machine.intra_node_link = link_of(links, "node", QuantityUnit::kByteRate);
-  machine.inter_node_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
-  machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
+  machine.intra_node_link = read_link(links, "node", QuantityUnit::kByteRate);
+  machine.inter_node_link = read_link(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.host_link = read_link(links, "host", QuantityUnit::kByteRate);
   links.report_unknown_keys();
 }
 
 void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
   const ConfigNode* const rates = top.find("rates");
   if (rates == nullptr || rates->kind != ConfigNodeKind::kList || rates->items.empty())
-    return top.problem(rates == nullptr ? root.at : rates->at, "rates: expected a list", "");
+    return top.report_problem(rates == nullptr ? root.at : rates->at, "rates: expected a list", "");
   for (const ConfigNode& item : rates->items)
-    machine.rates.push_back(rates_of(item, top.problems()));
+    machine.rates.push_back(read_rates_entry(item, top.problems()));
   for (size_t i = 1; i < machine.rates.size(); ++i)
     if (machine.rates[i - 1].ranks >= machine.rates[i].ranks)
-      top.problem(rates->items[i].at, "rates: expected entries in ascending order of ranks", "");
+      top.report_problem(rates->items[i].at, "rates: expected entries in ascending order of ranks",
+                         "");
 }
 
-Machine machine_of(const ConfigNode& root, Problems& problems) {
+Machine read_machine(const ConfigNode& root, Problems& problems) {
   Machine machine;
   MachineSection top(root, "", problems);
-  machine.name = top.text("machine");
-  if (machine.name.empty()) top.problem(root.at, "machine, its name, is missing", "");
-  const std::string device = top.text("device", "cpu");
+  machine.name = top.read_text("machine");
+  if (machine.name.empty()) top.report_problem(root.at, "machine, its name, is missing", "");
+  const std::string device = top.read_text("device", "cpu");
   // Older files say processor.
   if (device != "cpu" && device != "processor" && device != "gpu")
-    top.problem(top.find("device")->at, cat("device: expected cpu or gpu, not ", device), "");
+    top.report_problem(top.find("device")->at, cat("device: expected cpu or gpu, not ", device),
+                       "");
   machine.has_gpus = device == "gpu";
-  machine.devices = top.count("devices", 1);
-  machine.memory_capacity = top.quantity("memory", QuantityUnit::kBytes);
+  machine.devices = top.read_count("devices", 1);
+  machine.memory_capacity = top.read_quantity("memory", QuantityUnit::kBytes);
   read_rates(top, root, machine);
   read_links(top, machine);
-  for (const ConfigEntry* entry : top.entries("exchange")) {
-    const Curve curve = curve_of(top, *entry, QuantityUnit::kBytes, [&](const ConfigNode& value) {
-      return top.quantity_of(value, value.text, QuantityUnit::kSeconds);
+  for (const ConfigEntry* entry : top.read_entries("exchange")) {
+    const Curve curve = read_curve(top, *entry, QuantityUnit::kBytes, [&](const ConfigNode& value) {
+      return top.parse_quantity_at(value, value.text, QuantityUnit::kSeconds);
     });
     if (!curve.empty()) machine.collectives[entry->key] = curve;
   }
   if (const ConfigNode* const disk = top.find("disk")) {
     MachineSection section(*disk, "disk", problems);
-    machine.disk_read_bandwidth = section.quantity("read", QuantityUnit::kByteRate, true);
-    machine.disk_write_bandwidth = section.quantity("write", QuantityUnit::kByteRate, true);
+    machine.disk_read_bandwidth = section.read_quantity("read", QuantityUnit::kByteRate, true);
+    machine.disk_write_bandwidth = section.read_quantity("write", QuantityUnit::kByteRate, true);
     section.report_unknown_keys();
   }
-  machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
-  machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
-  machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
+  machine.min_op_seconds = top.read_quantity("launch", QuantityUnit::kSeconds);
+  machine.host_memory_bandwidth = top.read_quantity("host_memory", QuantityUnit::kByteRate);
+  machine.host_memory_capacity = top.read_quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
-    top.problem(top.find("host_memory_capacity")->at,
-                "host_memory_capacity is for machines with GPUs; this one has none",
-                "give memory instead, the main memory for each core");
+    top.report_problem(top.find("host_memory_capacity")->at,
+                       "host_memory_capacity is for machines with GPUs; this one has none",
+                       "give memory instead, the main memory for each core");
   if (const ConfigNode* const price = top.find("price")) {
     std::string why;
     const std::optional<DevicePrice> found = parse_price(price->text, why);
     if (found && found->currency.empty())
-      top.problem(price->at, cat("\"", price->text, "\" has no unit, such as USD/h"), "");
+      top.report_problem(price->at, cat("\"", price->text, "\" has no unit, such as USD/h"), "");
     else if (!found)
-      top.problem(price->at, why, "");
+      top.report_problem(price->at, why, "");
     machine.price = found.value_or(DevicePrice());
   }
-  machine.cpu_model = top.text("processor");
-  machine.measured_on = top.text("measured");
-  top.allow("sources");  // only people read it
+  machine.cpu_model = top.read_text("processor");
+  machine.measured_on = top.read_text("measured");
+  top.accept_key("sources");  // only people read it
   top.report_unknown_keys();
   return machine;
 }
 
-SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
+SoftwareStack read_stack(const ConfigNode& root, Problems& problems) {
   SoftwareStack stack;
   MachineSection top(root, "", problems);
-  stack.name = top.text("stack");
-  if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
+  stack.name = top.read_text("stack");
+  if (stack.name.empty()) top.report_problem(root.at, "stack, its name, is missing", "");
   for (const EfficiencyField& efficiency : kStackEfficiencies)
-    stack.*efficiency.value = top.factor(efficiency.key, 1);
-  stack.recomputes_whole_layers = top.flag("recomputes_whole_layers");
-  top.allow("sources");  // only people read it
+    stack.*efficiency.value = top.read_factor(efficiency.key, 1);
+  stack.recomputes_whole_layers = top.read_flag("recomputes_whole_layers");
+  top.accept_key("sources");  // only people read it
   top.report_unknown_keys();
   return stack;
 }
@@ -332,14 +339,14 @@ std::string read_named(const std::string& name, std::string_view what,
   }
   throw Error(ExitCode::kUsage,
               cat("\"", name, "\" is neither a file nor a ", what, " that ftrun knows",
-                  did_you_mean(nearest(name, names))),
+                  did_you_mean(closest_match(name, names))),
               cat("name a file, or one of ", join(names, ", ")));
 }
 
 }  // namespace
 
 Machine parse_machine(const std::string& path, const std::string& text) {
-  return parse_or_throw(path, text, machine_of,
+  return parse_or_throw(path, text, read_machine,
                         "write such a file with ftrun bench machine; docs/plan.md has its keys");
 }
 
@@ -348,7 +355,7 @@ Machine read_machine_file(const std::string& path) {
 }
 
 SoftwareStack parse_stack(const std::string& path, const std::string& text) {
-  return parse_or_throw(path, text, stack_of, "see docs/plan.md for the keys of such a file");
+  return parse_or_throw(path, text, read_stack, "see docs/plan.md for the keys of such a file");
 }
 
 SoftwareStack read_stack_file(const std::string& path) {

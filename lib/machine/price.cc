@@ -22,7 +22,7 @@ bool is_hourly(std::string_view unit) {
 }  // namespace
 
 std::optional<DevicePrice> parse_price(std::string_view text, std::string& why) {
-  const auto [number, unit] = number_and_unit(text);
+  const auto [number, unit] = split_quantity(text);
   if (!(number >= kMinPrice && number <= kHighestPrice))
     why = cat("\"", text, "\" is not a price of a device for an hour, such as 2.5 USD/h");
   else if (!unit.empty() && !is_hourly(unit))

@@ -75,29 +75,29 @@ std::string unit_list(std::span<const UnitFactor> units) {
 
 }  // namespace
 
-std::pair<double, std::string_view> number_and_unit(std::string_view text) {
-  const std::optional<double> number = take_number(text);
+std::pair<double, std::string_view> split_quantity(std::string_view text) {
+  const std::optional<double> number = consume_number(text);
   while (text.starts_with(' ')) text.remove_prefix(1);
   return {number.value_or(std::numeric_limits<double>::quiet_NaN()), text};
 }
 
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why) {
   const std::span<const UnitFactor> units = units_of(unit);
-  const auto [number, written] = number_and_unit(text);
+  const auto [number, unit_text] = split_quantity(text);
   if (!(number > 0)) {
     why = cat("\"", text, "\" is not a number above 0 with one of the units ", unit_list(units));
     return std::nullopt;
   }
-  if (const UnitFactor* one = find_unit(units, written)) {
+  if (const UnitFactor* one = find_unit(units, unit_text)) {
     const double value = number * one->factor;
     const auto [lowest, highest] = bounds_of(unit);
     if (value >= lowest && value <= highest) return value;
     why = cat("\"", text, "\" is too small or too large for a machine");
     return std::nullopt;
   }
-  if (written.empty())
+  if (unit_text.empty())
     why = cat("\"", text, "\" has no unit; it is one of ", unit_list(units));
-  else if (unit == QuantityUnit::kByteRate && find_unit(kNetworkRates, written) != nullptr)
+  else if (unit == QuantityUnit::kByteRate && find_unit(kNetworkRates, unit_text) != nullptr)
     why = cat("\"", text, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
   else
     why = cat("\"", text, "\": the unit is one of ", unit_list(units));

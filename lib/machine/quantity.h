@@ -15,7 +15,7 @@ enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, k
 
 /// Divides "3.35 TB/s" into its number and its unit, which is a part of `text` and may be empty.
 /// The number is NaN if the text does not begin with a finite number.
-std::pair<double, std::string_view> number_and_unit(std::string_view text);
+std::pair<double, std::string_view> split_quantity(std::string_view text);
 
 /// Reads a quantity such as "3.35 TB/s". Returns seconds, bytes, bytes per second or operations per
 /// second. KB, MB, ... are powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where

@@ -18,9 +18,9 @@ namespace {
 double SoftwareStack::*efficiency_of(OpKind kind) {
   switch (op_spec(kind).work_class) {
     case WorkClass::kMatmul:
-      return &SoftwareStack::matmul;
+      return &SoftwareStack::matmul_efficiency;
     case WorkClass::kAttention:
-      return &SoftwareStack::attention;
+      return &SoftwareStack::attention_efficiency;
     case WorkClass::kOther:
       break;
   }
@@ -38,10 +38,10 @@ const Curve* small_work_curve(const Rates& rates, std::string_view kind, DType d
   return nullptr;
 }
 
-Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
+Rates apply_stack(const Rates& rates, const SoftwareStack& stack) {
   Rates changed = rates;
   changed.slowdowns.clear();
-  changed.default_slowdown = 1 / stack.memory;
+  changed.default_slowdown = 1 / stack.memory_efficiency;
   for (int k = 0; k < kOpKinds; ++k)
     for (const auto& [dtype, rate] : rates.matmul_flop_rates) {
       double SoftwareStack::*const efficiency = efficiency_of(static_cast<OpKind>(k));
@@ -59,13 +59,13 @@ Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
 
 }  // namespace
 
-Machine with_stack(const Machine& machine, const SoftwareStack& stack) {
+Machine apply_stack(const Machine& machine, const SoftwareStack& stack) {
   Machine changed = machine;
   changed.name = cat(machine.name, " with ", stack.name);
-  for (Rates& rates : changed.rates) rates = with_stack(rates, stack);
+  for (Rates& rates : changed.rates) rates = apply_stack(rates, stack);
   changed.recomputes_whole_layers = stack.recomputes_whole_layers;
-  changed.intra_node_link.bandwidth *= stack.intra_node;
-  changed.inter_node_link.bandwidth *= stack.inter_node;
+  changed.intra_node_link.bandwidth *= stack.intra_node_efficiency;
+  changed.inter_node_link.bandwidth *= stack.inter_node_efficiency;
   return changed;
 }
 

@@ -11,15 +11,15 @@ namespace ftrun {
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large matrix multiplications and attention reach.
-  double matmul = 1;
-  double attention = 1;
+  double matmul_efficiency = 1;
+  double attention_efficiency = 1;
   /// The share of the memory rate that all other work reaches, counted in the passes of ftrun's own
   /// kernels: below 1 also where another program makes more passes.
-  double memory = 1;
+  double memory_efficiency = 1;
   /// The shares of links.node and links.cluster that communication appears to reach; above 1 if
   /// most of it is hidden behind matrix multiplications of the same layer.
-  double intra_node = 1;
-  double inter_node = 1;
+  double intra_node_efficiency = 1;
+  double inter_node_efficiency = 1;
   /// Says whether full recompute runs the whole forward list of a layer again, with its last matrix
   /// multiplication and collective, whose results backward does not read.
   bool recomputes_whole_layers = false;
@@ -32,15 +32,16 @@ struct EfficiencyField {
   const char* key;
   double SoftwareStack::*value;
 };
-inline constexpr EfficiencyField kStackEfficiencies[] = {{"products", &SoftwareStack::matmul},
-                                                         {"attention", &SoftwareStack::attention},
-                                                         {"memory", &SoftwareStack::memory},
-                                                         {"node", &SoftwareStack::intra_node},
-                                                         {"cluster", &SoftwareStack::inter_node}};
+inline constexpr EfficiencyField kStackEfficiencies[] = {
+    {"products", &SoftwareStack::matmul_efficiency},
+    {"attention", &SoftwareStack::attention_efficiency},
+    {"memory", &SoftwareStack::memory_efficiency},
+    {"node", &SoftwareStack::intra_node_efficiency},
+    {"cluster", &SoftwareStack::inter_node_efficiency}};
 
 /// Returns the machine with another program's rates in place of those measured with ftrun's
 /// kernels. Small matrix multiplications and attention keep the factor by which they are slower
 /// than large ones in the machine file.
-Machine with_stack(const Machine& machine, const SoftwareStack& stack);
+Machine apply_stack(const Machine& machine, const SoftwareStack& stack);
 
 }  // namespace ftrun

@@ -24,16 +24,16 @@ bool contains(const std::vector<T>& list, const T& wanted) {
 }
 
 bool is_matrix_outside_blocks(const TensorNames& family, const std::string& entry) {
-  return entry == last_part(family.head) || entry == last_part(family.embedding);
+  return entry == last_path_part(family.head) || entry == last_path_part(family.embedding);
 }
 
 std::string no_target_text(const TensorNames& family, const std::string& entry) {
   if (is_matrix_outside_blocks(family, entry))
     return cat("target_modules \"", entry,
                "\": adapters of this matrix are not supported; modules_to_save trains it whole");
-  const std::vector<std::string> names = adaptable_names(family);
+  const std::vector<std::string> names = adaptable_module_names(family);
   return cat("target_modules \"", entry, "\": no module has this name",
-             did_you_mean(nearest(entry, names)), "; there are ", join(names, ", "));
+             did_you_mean(closest_match(entry, names)), "; there are ", join(names, ", "));
 }
 
 /// ModuleChoice decides which modules get an adapter, and collects the problems of the options. It
@@ -42,7 +42,8 @@ class ModuleChoice {
  public:
   ModuleChoice(const LoraOptions& options, const TensorNames& family)
       : options_(options), family_(family), targets_(options.target_modules) {
-    if (targets_.empty() && options.target_pattern.empty()) targets_ = adapted_by_default(family);
+    if (targets_.empty() && options.target_pattern.empty())
+      targets_ = default_target_modules(family);
     target_ = compile(options.target_pattern, "target_modules");
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
     for (const auto& [pattern, rank] : options.rank_pattern) {
@@ -58,7 +59,7 @@ class ModuleChoice {
     if (target_) return matches(*target_, module);
     bool any = false;
     for (const std::string& entry : targets_)
-      if (entry == kAllLinear || ends_at_dot(module, entry)) any = mark_used(entry);
+      if (entry == kAllLinear || matches_path_suffix(module, entry)) any = mark_used(entry);
     return any;
   }
 
@@ -67,12 +68,13 @@ class ModuleChoice {
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
     if (exclude_) return matches(*exclude_, module);
-    return std::any_of(options_.exclude_modules.begin(), options_.exclude_modules.end(),
-                       [&](const std::string& entry) { return ends_at_dot(module, entry); });
+    return std::any_of(
+        options_.exclude_modules.begin(), options_.exclude_modules.end(),
+        [&](const std::string& entry) { return matches_path_suffix(module, entry); });
   }
 
   /// Refuses modules that the expression matches although they are not linear layers of a block.
-  void refuse_others(const ModelConfig& config) {
+  void refuse_other_modules(const ModelConfig& config) {
     if (!target_) return;
     for (const std::string& module : modules_beside_projections(config))
       if (matches(*target_, module) && !excludes(module)) {
@@ -85,11 +87,11 @@ class ModuleChoice {
 
   LowRankAdapter adapter_of(const std::string& module) {
     LowRankAdapter adapter;
-    adapter.rank = first_match(ranks_, module).value_or(options_.r);
-    const double alpha = first_match(alphas_, module).value_or(options_.alpha);
+    adapter.rank = first_matching_value(ranks_, module).value_or(options_.r);
+    const double alpha = first_matching_value(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
     if (options_.init == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
-        !std::exchange(told_odd_, true))
+        !std::exchange(has_reported_odd_rank_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
     adapter.scale = alpha / (options_.rank_stabilized ? std::sqrt(rank) : rank);
@@ -110,13 +112,13 @@ class ModuleChoice {
  private:
   using Pattern = std::optional<std::regex>;
 
-  /// NumberOfModules is a rank or alpha for the modules whose paths end with a pattern.
+  /// PatternValue is a rank or alpha for the modules whose paths end with a pattern.
   template <class T>
-  struct NumberOfModules {
-    std::string written;
+  struct PatternValue {
+    std::string text;
     /// The compiled pattern; nothing if it is broken.
     Pattern pattern;
-    T number;
+    T value;
   };
 
   static bool matches(const std::regex& pattern, const std::string& module) {
@@ -126,7 +128,7 @@ class ModuleChoice {
   Pattern compile(const std::string& text, std::string_view key) {
     if (text.empty()) return std::nullopt;
     try {
-      return user_pattern(text);
+      return compile_pattern(text);
     } catch (const Error& error) {
       problems.push_back(cat(key, " \"", text.substr(0, 80), "\": ", error.message()));
       return std::nullopt;
@@ -144,35 +146,35 @@ class ModuleChoice {
   }
 
   template <class T>
-  void report_unused(std::string_view key, const std::vector<NumberOfModules<T>>& all) {
-    for (const NumberOfModules<T>& one : all)
-      if (!used_.contains(one.written))
-        problems.push_back(cat(key, " \"", one.written.substr(0, 80),
+  void report_unused(std::string_view key, const std::vector<PatternValue<T>>& entries) {
+    for (const PatternValue<T>& entry : entries)
+      if (!used_.contains(entry.text))
+        problems.push_back(cat(key, " \"", entry.text.substr(0, 80),
                                "\": no module with an adapter has a path that ends so"));
   }
 
   /// Finds the number of the first pattern that matches. Later patterns that match are also marked
   /// as used, because they would count without the first one.
   template <class T>
-  std::optional<T> first_match(const std::vector<NumberOfModules<T>>& all,
-                               const std::string& module) {
-    std::optional<T> found;
-    for (const NumberOfModules<T>& one : all) {
-      if (!one.pattern || !matches(*one.pattern, module)) continue;
-      mark_used(one.written);
-      if (!found) found = one.number;
+  std::optional<T> first_matching_value(const std::vector<PatternValue<T>>& entries,
+                                        const std::string& module) {
+    std::optional<T> value;
+    for (const PatternValue<T>& entry : entries) {
+      if (!entry.pattern || !matches(*entry.pattern, module)) continue;
+      mark_used(entry.text);
+      if (!value) value = entry.value;
     }
-    return found;
+    return value;
   }
 
   const LoraOptions& options_;
   const TensorNames& family_;
   std::vector<std::string> targets_;
   Pattern target_, exclude_;
-  std::vector<NumberOfModules<int64_t>> ranks_;
-  std::vector<NumberOfModules<double>> alphas_;
+  std::vector<PatternValue<int64_t>> ranks_;
+  std::vector<PatternValue<double>> alphas_;
   std::set<std::string> used_;
-  bool told_odd_ = false;
+  bool has_reported_odd_rank_ = false;
 };
 
 void check_blocks(const ModelConfig& config, const LoraOptions& options,
@@ -193,12 +195,12 @@ std::string nothing_chosen_text(const ModelConfig& config, const std::string& pa
   const std::string text = "no module of the model is chosen";
   if (pattern.empty()) return text;
   const TensorNames& names = tensor_names(config.family);
-  const std::string all(kAllLinear), list = list_of_names(pattern);
+  const std::string all(kAllLinear), list = suggest_name_list(pattern);
   return cat(text, ": \"", pattern.substr(0, 80), "\" is a regular expression of whole paths (",
              path_in_memory(config, names.in_block(0, names.linear_layer(Projection::kQ))), ")",
-             !nearest(pattern, {all}).empty() ? did_you_mean(all)
-             : list.empty()                   ? ""
-                                              : cat("; names are a list: ", list));
+             !closest_match(pattern, {all}).empty() ? did_you_mean(all)
+             : list.empty()                         ? ""
+                                                    : cat("; names are a list: ", list));
 }
 
 }  // namespace
@@ -215,12 +217,12 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockAdapter block;
     block.magnitudes = options.magnitudes;
-    const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
+    const bool is_chosen_layer = options.layers.empty() || contains(options.layers, layer);
     for (const LinearModule& linear : linear_modules(names)) {
       const std::string module = path_in_memory(config, names.in_block(layer, linear.name));
-      // An entry that is a whole path counts regardless of the wanted layers, as in PEFT.
+      // An entry that is a whole path counts regardless of the chosen layers, as in PEFT.
       if (!choice.is_target(module) || choice.excludes(module) ||
-          !(is_wanted || contains(options.target_modules, module)))
+          !(is_chosen_layer || contains(options.target_modules, module)))
         continue;
       const LowRankAdapter low_rank = choice.adapter_of(module);
       for (const Projection projection : linear.projections)
@@ -229,7 +231,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     }
     adapter.blocks.push_back(block);
   }
-  choice.refuse_others(config);
+  choice.refuse_other_modules(config);
   choice.report_unused();
   if (!any && choice.problems.empty())
     choice.problems.push_back(nothing_chosen_text(config, options.target_pattern));
@@ -237,7 +239,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     throw Error(
         ExitCode::kUsage,
         cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),
-        cat("write target_modules as names of modules (", join(adapted_by_default(names), ", "),
+        cat("write target_modules as names of modules (", join(default_target_modules(names), ", "),
             ", ...), all-linear, or one regular expression of whole paths"));
   return adapter;
 }

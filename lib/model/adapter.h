@@ -63,7 +63,7 @@ struct LoraOptions {
   /// The modules with adapters: those whose path is an entry or ends with "." and an entry or, if
   /// `target_pattern` is given instead, whose whole path matches that regular expression.
   /// "all-linear" as the only entry selects all linear layers of blocks. Without entries and
-  /// pattern the family's own modules are selected (TensorNames::adapted).
+  /// pattern the family's own modules are selected (TensorNames::default_targets).
   std::vector<std::string> target_modules;
   std::string target_pattern;
   std::vector<std::string> exclude_modules;

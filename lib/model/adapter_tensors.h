@@ -17,7 +17,7 @@ struct AdapterTensor {
   Dims shape;
   /// The name of the file's tensor, which is PEFT's: "base_model.model." before the name in the
   /// model's files; the bias of a module with an adapter has the name of its base layer's bias.
-  std::string stored;
+  std::string stored_name;
   Dims stored_shape;
   /// The rows of the file's tensor that hold this one; without a name, the tensor is the whole file
   /// tensor.

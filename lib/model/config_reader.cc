@@ -26,7 +26,7 @@ bool fits(const nlohmann::json& value, WholeNumberRange range) {
 
 }  // namespace
 
-std::string found_text(const nlohmann::json& value) {
+std::string json_value_text(const nlohmann::json& value) {
   // Does not write the content of lists and objects: they may be nested a million deep, and writing
   // them recurses.
   if (value.is_array())
@@ -55,74 +55,75 @@ std::vector<std::string> ConfigReader::keys() const {
   return out;
 }
 
-ConfigReader ConfigReader::inner(const char* key) const {
+ConfigReader ConfigReader::reader_of(const char* key) const {
   return {object_.at(key), findings_, cat(prefix_, key, ".")};
 }
 
-int64_t ConfigReader::whole(const char* key, WholeNumberRange range) {
+int64_t ConfigReader::read_integer(const char* key, WholeNumberRange range) {
   if (has(key) && object_.at(key).is_null()) {
-    problem(key, "found null; expected " + range_text(range));
+    add_problem(key, "found null; expected " + range_text(range));
   } else if (!has(key)) {
-    problem(key, "missing; expected " + range_text(range));
+    add_problem(key, "missing; expected " + range_text(range));
   }
-  return whole_or(key, range.low, range);
+  return read_integer_or(key, range.low, range);
 }
 
-int64_t ConfigReader::whole_or(const char* key, int64_t fallback, WholeNumberRange range) {
+int64_t ConfigReader::read_integer_or(const char* key, int64_t fallback, WholeNumberRange range) {
   const nlohmann::json* value = find(key);
   if (!value) return fallback;
   if (fits(*value, range)) return value->get<int64_t>();
-  problem(key, cat("found ", found_text(*value), "; expected ", range_text(range)));
+  add_problem(key, cat("found ", json_value_text(*value), "; expected ", range_text(range)));
   return fallback;
 }
 
-double ConfigReader::number(const char* key, double fallback, bool positive) {
+double ConfigReader::read_number(const char* key, double fallback, bool positive) {
   if (!find(key)) {
-    problem(key, cat(has(key) ? "found null" : "missing", "; expected a number",
-                     positive ? " above 0" : ""));
+    add_problem(key, cat(has(key) ? "found null" : "missing", "; expected a number",
+                         positive ? " above 0" : ""));
   }
-  return number_or(key, fallback, positive);
+  return read_number_or(key, fallback, positive);
 }
 
-double ConfigReader::number_or(const char* key, double fallback, bool positive) {
+double ConfigReader::read_number_or(const char* key, double fallback, bool positive) {
   const nlohmann::json* value = find(key);
   if (!value) return fallback;
   if (value->is_number()) {
     const auto number = value->get<double>();
     if (std::isfinite(number) && (!positive || number > 0)) return number;
   }
-  problem(key,
-          cat("found ", found_text(*value), "; expected a number", positive ? " above 0" : ""));
+  add_problem(key, cat("found ", json_value_text(*value), "; expected a number",
+                       positive ? " above 0" : ""));
   return fallback;
 }
 
-bool ConfigReader::flag_or(const char* key, bool fallback) {
+bool ConfigReader::read_bool_or(const char* key, bool fallback) {
   const nlohmann::json* value = find(key);
   if (!value) return fallback;
   if (value->is_boolean()) return value->get<bool>();
-  problem(key, cat("found ", found_text(*value), "; expected true or false"));
+  add_problem(key, cat("found ", json_value_text(*value), "; expected true or false"));
   return fallback;
 }
 
-std::string ConfigReader::text_or(const char* key, const std::string& fallback) {
+std::string ConfigReader::read_text_or(const char* key, const std::string& fallback) {
   const nlohmann::json* value = find(key);
   if (!value) return fallback;
   if (value->is_string()) return value->get<std::string>();
-  problem(key, cat("found ", found_text(*value), "; expected a text"));
+  add_problem(key, cat("found ", json_value_text(*value), "; expected a text"));
   return fallback;
 }
 
-std::vector<std::string> ConfigReader::texts(const char* key) {
+std::vector<std::string> ConfigReader::read_texts(const char* key) {
   const nlohmann::json* value = find(key);
   if (!value) return {};
   std::vector<std::string> out;
   if (!value->is_array()) {
-    problem(key, cat("found ", found_text(*value), "; expected a list of texts"));
+    add_problem(key, cat("found ", json_value_text(*value), "; expected a list of texts"));
     return out;
   }
   for (const nlohmann::json& item : *value) {
     if (!item.is_string()) {
-      problem(key, cat("entry ", out.size(), " is ", found_text(item), "; expected a text"));
+      add_problem(key,
+                  cat("entry ", out.size(), " is ", json_value_text(item), "; expected a text"));
       return {};
     }
     out.push_back(item.get<std::string>());
@@ -130,11 +131,11 @@ std::vector<std::string> ConfigReader::texts(const char* key) {
   return out;
 }
 
-void ConfigReader::problem(std::string_view key, const std::string& what) {
+void ConfigReader::add_problem(std::string_view key, const std::string& what) {
   findings_.problems.push_back(cat(prefix_, key, ": ", what));
 }
 
-void ConfigReader::unsupported(std::string_view key, const std::string& what) {
+void ConfigReader::add_unsupported(std::string_view key, const std::string& what) {
   findings_.unsupported.push_back(cat(prefix_, key, ": ", what));
 }
 

@@ -38,22 +38,22 @@ class ConfigReader {
   /// Returns all keys of the object, in order.
   std::vector<std::string> keys() const;
   /// Returns a reader of an inner object, which records problems under "key.".
-  ConfigReader inner(const char* key) const;
+  ConfigReader reader_of(const char* key) const;
 
-  int64_t whole(const char* key, WholeNumberRange range);
-  int64_t whole_or(const char* key, int64_t fallback, WholeNumberRange range);
+  int64_t read_integer(const char* key, WholeNumberRange range);
+  int64_t read_integer_or(const char* key, int64_t fallback, WholeNumberRange range);
   /// Reads a finite number; `positive` refuses zero and below.
-  double number(const char* key, double fallback, bool positive);
-  double number_or(const char* key, double fallback, bool positive);
-  bool flag_or(const char* key, bool fallback);
-  std::string text_or(const char* key, const std::string& fallback);
-  std::vector<std::string> texts(const char* key);
+  double read_number(const char* key, double fallback, bool positive);
+  double read_number_or(const char* key, double fallback, bool positive);
+  bool read_bool_or(const char* key, bool fallback);
+  std::string read_text_or(const char* key, const std::string& fallback);
+  std::vector<std::string> read_texts(const char* key);
 
   /// Returns whether no problem was recorded so far. After a problem, checks that compare keys
   /// would only repeat it.
   bool has_no_problems() const { return findings_.problems.empty(); }
-  void problem(std::string_view key, const std::string& what);
-  void unsupported(std::string_view key, const std::string& what);
+  void add_problem(std::string_view key, const std::string& what);
+  void add_unsupported(std::string_view key, const std::string& what);
 
  private:
   const nlohmann::json& object_;
@@ -62,6 +62,6 @@ class ConfigReader {
 };
 
 /// Describes a JSON value for a message: short, one line, never the content of lists and objects.
-std::string found_text(const nlohmann::json& value);
+std::string json_value_text(const nlohmann::json& value);
 
 }  // namespace ftrun

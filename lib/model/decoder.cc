@@ -174,7 +174,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
       lora.attrs.parts.push_back({column, low_rank.scale});
       lora.dora.parts.push_back({column, columns});
       lora.modules.push_back(module.projections);
-      modules.push_back({std::string(last_part(module.name)), columns, low_rank});
+      modules.push_back({std::string(last_path_part(module.name)), columns, low_rank});
     }
     column += columns;
   }
@@ -258,12 +258,12 @@ class SplitLinearLayers {
       : g_(g), split_(split), collectives_(g, split) {}
 
   /// Emits y = x w^T + b for all tokens. Each rank computes some columns of y.
-  ValueId column_parallel(ValueId all, const MatrixParams& params) {
+  ValueId column_parallel(ValueId x, const MatrixParams& params) {
     const auto& [weight, bias, projections, lora] = params;
     const int ranks = gradient_is_partial(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
-    if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
-    return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);
+    if (lora.magnitudes >= 0) return emit_dora(x, weight, bias, lora, attrs, 'O');
+    return add_adapter(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
   }
 
   /// Emits this rank's term of x w^T + b, which is a sum over the ranks. Each rank has some columns
@@ -272,47 +272,49 @@ class SplitLinearLayers {
     const auto& [weight, bias, projections, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
-    if (lora.magnitudes >= 0) return with_magnitudes(x, weight, bias, lora, attrs, 'I');
-    return adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
+    if (lora.magnitudes >= 0) return emit_dora(x, weight, bias, lora, attrs, 'I');
+    return add_adapter(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
   }
 
   /// Emits the sum over the ranks of the results of row_parallel_term().
-  ValueId sum_of_terms(ValueId term) { return collectives_.complete(OpKind::kLinear, 'I', term); }
+  ValueId sum_terms(ValueId term) {
+    return collectives_.reduce_partial(OpKind::kLinear, 'I', term);
+  }
 
  private:
-  ValueId adapted(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
-                  const LinearAttrs& attrs) {
+  ValueId add_adapter(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
+                      const LinearAttrs& attrs) {
     if (lora.up.empty()) return y;
-    const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
-    return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
+    const ValueId lora_input = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
+    return ops::lora(g_, lora_input, y, lora.down, lora.up, lora.attrs, attrs);
   }
   /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, m
   /// the magnitudes, and l the lengths of the rows of w + scale b a. The second summand exists only
   /// with dropout. `split_letter` is the letter that ranks divide: I if each has some columns of w,
   /// O if each has some rows.
-  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
-                          const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
-                          char split_letter) {
+  ValueId emit_dora(ValueId x, ValueId weight, ValueId bias, const MatrixParams::LoraParams& lora,
+                    const LinearAttrs& attrs, char split_letter) {
     const LinearAttrs linear_attrs{.gradient_ranks = attrs.gradient_ranks};
-    ValueId kept = x, rest = -1;
+    ValueId dropout_x = x, dropped_term = -1;
     if (lora.dropout.probability > 0) {
       DropoutAttrs dropout = lora.dropout;
       dropout.gradient_ranks = attrs.gradient_ranks;
       dropout.returns_dropped_part = true;
-      rest = ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1,
-                         {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
+      dropped_term =
+          ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1,
+                      {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
       dropout.returns_dropped_part = false;
-      kept = ops::dropout(g_, x, dropout);
+      dropout_x = ops::dropout(g_, x, dropout);
     }
-    const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
-    const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
+    const ValueId of_base = ops::linear(g_, dropout_x, weight, -1, linear_attrs);
+    const ValueId z =
+        ops::lora(g_, dropout_x, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    squares =
-        collectives_.complete_on_each_rank(OpKind::kDoraSquaredLengths, split_letter, squares);
+    squares = collectives_.all_reduce_partial(OpKind::kDoraSquaredLengths, split_letter, squares);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
-    return rest >= 0 ? ops::add(g_, rest, y) : y;
+    return dropped_term >= 0 ? ops::add(g_, dropped_term, y) : y;
   }
 
   GraphBuilder& g_;
@@ -388,11 +390,11 @@ class BlockBuilder {
   /// Emits the MLP after attention: it reads the hidden states to which attention's output was
   /// added.
   ValueId emit_sequential(const BlockParams& p, ValueId attention_term) {
-    ValueId attention = linear_.sum_of_terms(attention_term);
+    ValueId attention = linear_.sum_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.at(BlockNorm::kAttentionOutput));
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
     const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kMlp));
-    ValueId mlp = linear_.sum_of_terms(mlp_term(p, collectives_.gather_tokens(middle.norm)));
+    ValueId mlp = linear_.sum_terms(mlp_term(p, collectives_.gather_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.at(BlockNorm::kMlpOutput));
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
@@ -402,10 +404,10 @@ class BlockBuilder {
   /// together.
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
-    const ValueId read =
+    const ValueId mlp_input =
         c_.mlp_norm ? collectives_.gather_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp)))
                     : norm;
-    const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
+    const ValueId both = linear_.sum_terms(ops::add(g_, attention_term, mlp_term(p, mlp_input)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
 
@@ -432,7 +434,7 @@ class BlockBuilder {
     if (c_.qk_norm == QkNorm::kEachHead) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
     const ValueId squares =
-        collectives_.complete_on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
+        collectives_.all_reduce_partial(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
     return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
   }
 
@@ -481,7 +483,7 @@ class BlockBinder {
       part_ = each.part;
       std::visit(*this, each.kind);
     }
-    return std::move(used_);
+    return std::move(graph_params_);
   }
 
   void operator()(BlockNorm kind) {
@@ -498,7 +500,7 @@ class BlockBinder {
       weights.push_back(tensors_.at(projection).weight);
       biases.push_back(tensors_.at(projection).bias);
     }
-    used_.push_back(
+    graph_params_.push_back(
         {params.weight, std::move(weights), part_, static_cast<bool>(dtypes_.quantized)});
     add(params.bias, std::move(biases));
     add_lora(params.lora);
@@ -511,7 +513,7 @@ class BlockBinder {
 
  private:
   void add(ValueId value, std::vector<TensorId> tensors) {
-    if (value >= 0) used_.push_back({value, std::move(tensors), part_});
+    if (value >= 0) graph_params_.push_back({value, std::move(tensors), part_});
   }
 
   void add_lora(const MatrixParams::LoraParams& lora) {
@@ -530,14 +532,14 @@ class BlockBinder {
     }
     if (lora.magnitudes < 0) return;
     add(lora.magnitudes, std::move(magnitudes));
-    used_.back().fp32 = dtype_bytes(dtypes_.compute) < dtype_bytes(DType::kF32);
+    graph_params_.back().fp32 = dtype_bytes(dtypes_.compute) < dtype_bytes(DType::kF32);
   }
 
   const BlockParams& params_;
   const BlockTensors& tensors_;
   const ModelDtypes& dtypes_;
   BlockPart part_ = BlockPart::kAttention;
-  std::vector<GraphParam> used_;
+  std::vector<GraphParam> graph_params_;
 };
 
 /// DecoderBuilder builds layers and graphs into one description.
@@ -581,7 +583,7 @@ class DecoderBuilder {
             : -1;
     add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
-    const TensorTable::Norm norm = table_.add_norm(std::string(names_.norm), c_);
+    const TensorTable::NormIds norm = table_.add_norm(std::string(names_.norm), c_);
     const TensorId head =
         c_.tied ? table
                 : table_.add_split_by_rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
@@ -593,7 +595,7 @@ class DecoderBuilder {
   }
 
  private:
-  bool train() const { return mode_ == GraphMode::kTrain; }
+  bool is_training() const { return mode_ == GraphMode::kTrain; }
   static std::string weight_of(std::string_view module) { return cat(module, ".weight"); }
 
   int add_graph(LayerGraph graph) {
@@ -617,11 +619,11 @@ class DecoderBuilder {
       x = ops::add(g, x, ops::embed(g, positions, vectors, position_rows_of(rows)));
       params.push_back({vectors, {position_table}});
     }
-    x = TensorCollectives(g, split_).complete(OpKind::kEmbed, 'V', x);
+    x = TensorCollectives(g, split_).reduce_partial(OpKind::kEmbed, 'V', x);
     g.output(ops::scale(g, x, embedding_scale()), Port::kHidden);
     if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(
-        {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), std::move(params)});
+        {"embed", LayerKind::kEmbedding, add_graph(g.finish(is_training())), std::move(params)});
   }
 
   double embedding_scale() const {
@@ -636,20 +638,20 @@ class DecoderBuilder {
 
   /// Returns the positions to which the rank's rows of the table belong. The first
   /// `position_offset` rows belong to no position.
-  EmbeddingRowsAttrs position_rows_of(int64_t of_rank) const {
-    if (c_.position_offset == 0) return rows_of(c_.max_positions, of_rank);
-    return {split_.index * of_rank - c_.position_offset, c_.max_positions};
+  EmbeddingRowsAttrs position_rows_of(int64_t rank_rows) const {
+    if (c_.position_offset == 0) return rows_of(c_.max_positions, rank_rows);
+    return {split_.index * rank_rows - c_.position_offset, c_.max_positions};
   }
 
-  EmbeddingRowsAttrs rows_of(int64_t all, int64_t of_rank) const {
-    return split_.degree > 1 ? EmbeddingRowsAttrs{split_.index * of_rank, all}
+  EmbeddingRowsAttrs rows_of(int64_t table_rows, int64_t rank_rows) const {
+    return split_.degree > 1 ? EmbeddingRowsAttrs{split_.index * rank_rows, table_rows}
                              : EmbeddingRowsAttrs{};
   }
 
   void add_rope_table() {
     GraphBuilder g("rope", batch_.tokens(), batch_.sequence_length, dtypes_);
     output_rope_table(g, positions_input(g));
-    out_.rope_graph = add_graph(g.finish(train()));
+    out_.rope_graph = add_graph(g.finish(is_training()));
   }
 
   ValueId positions_input(GraphBuilder& g) const {
@@ -659,21 +661,22 @@ class DecoderBuilder {
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
     RopeTableAttrs attrs;
     for (const RopeConfig& rotation : c_.rotations())
-      for (const double each : inverse_frequencies(rotation, c_.rotary_size(), batch_.longest()))
+      for (const double each :
+           inverse_frequencies(rotation, c_.rotary_size(), batch_.max_sequence_tokens()))
         attrs.angles.push_back({each, rotation.attention_factor()});
     g.output(ops::rope_table(g, positions, std::move(attrs)), Port::kRope);
   }
 
   void add_block(int64_t index) {
     const BlockKind kind = block_kind(c_, index, batch_.sequence_length);
-    const RecomputePolicy recompute = recompute_.of_block(index);
+    const RecomputePolicy recompute = recompute_.policy_of_block(index);
     const BlockAdapter adapter = out_.adapter.block(index);
     const std::tuple<BlockKind, RecomputeLevel, BlockAdapter> key{kind, recompute.level, adapter};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(c_, batch_, kind, train(), dtypes_, recompute, split_, adapter,
-                                    out_.adapter.dropout);
-      const SharedBlock shared{add_graph(std::move(made.graph)), made.params};
+      BlockGraph block = build_block(c_, batch_, kind, is_training(), dtypes_, recompute, split_,
+                                     adapter, out_.adapter.dropout);
+      const SharedBlock shared{add_graph(std::move(block.graph)), block.params};
       it = blocks_.emplace(key, shared).first;
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, split_, index, adapter);
@@ -682,7 +685,7 @@ class DecoderBuilder {
   }
 
   /// Adds the head's layer. `bias_tensor` is -1 without a bias.
-  void add_head(const TensorTable::Norm& norm_tensors, TensorId weight_tensor,
+  void add_head(const TensorTable::NormIds& norm_tensors, TensorId weight_tensor,
                 TensorId bias_tensor) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("head", n, batch_.sequence_length, dtypes_);
@@ -698,14 +701,14 @@ class DecoderBuilder {
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorCollectives collectives(g, split_);
     const ValueId y = collectives.gather_tokens(scaled);
-    CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
+    CrossEntropyAttrs attrs{.with_gradients = is_training(), .softcap = c_.logit_softcap};
     if (dtypes_.kernels == KernelDevice::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
-    const bool whole = split_.degree == 1;
+    const bool is_unsplit = split_.degree == 1;
     if (mode_ == GraphMode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
       g.output(collectives.gather_blocks(logits), Port::kLogits);
-    } else if (whole) {
+    } else if (is_unsplit) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs, bias);
     } else {
       const ops::VocabularyPart part{split_.degree, split_.index, c_.vocab_rows};
@@ -720,7 +723,7 @@ class DecoderBuilder {
     add(weight, weight_tensor);
     add(bias, bias_tensor);
     out_.layers.push_back(
-        {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
+        {"head", LayerKind::kHead, add_graph(g.finish(is_training())), std::move(params)});
   }
 
   /// SharedBlock is the graph that equal blocks share, by its index in the description, and its

@@ -48,7 +48,7 @@ struct TensorInfo {
       : name(std::move(tensor_name)), shape(std::move(tensor_shape)), local(whole_box(shape)) {}
 
   /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". If the tensor is a part of a
-  /// tensor of the files (`stored`), the part's name precedes the last component:
+  /// tensor of the files (`stored_location`), the part's name precedes the last component:
   /// "...qkv_proj.q.weight".
   std::string name;
   /// The shape of the whole tensor.
@@ -72,7 +72,7 @@ struct TensorInfo {
   InitialValues initial;
   /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
   /// name, the files hold the tensor as it is.
-  StoredLocation stored;
+  StoredLocation stored_location;
 
   /// Return the number of elements of the whole tensor, and of this rank's part, its padding
   /// included.
@@ -87,11 +87,15 @@ struct TensorInfo {
   /// Return the name and the shape of the file tensor, which may hold several tensors of the model.
   /// If several file tensors hold this one together, a '*' in the name stands for their numbers
   /// (file_names() lists them).
-  const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
-  std::vector<std::string> file_names() const {
-    return stored.name.empty() ? std::vector{name} : stored.names();
+  const std::string& file_name() const {
+    return stored_location.name.empty() ? name : stored_location.name;
   }
-  const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }
+  std::vector<std::string> file_names() const {
+    return stored_location.name.empty() ? std::vector{name} : stored_location.names();
+  }
+  const Dims& file_shape() const {
+    return stored_location.name.empty() ? shape : stored_location.shape;
+  }
   bool operator==(const TensorInfo&) const = default;
 };
 
@@ -144,7 +148,7 @@ struct RecomputeOptions {
   int64_t every = 1;
   bool operator==(const RecomputeOptions&) const = default;
 
-  RecomputePolicy of_block(int64_t index) const {
+  RecomputePolicy policy_of_block(int64_t index) const {
     return index % every == 0 ? policy : RecomputePolicy{};
   }
 };
@@ -160,7 +164,7 @@ struct BatchShape {
   int64_t longest_sequence = 0;
 
   int64_t tokens() const { return sequences * sequence_length; }
-  int64_t longest() const {
+  int64_t max_sequence_tokens() const {
     return longest_sequence > 0 ? longest_sequence : sequence_length - sequence_padding;
   }
   bool operator==(const BatchShape&) const = default;

@@ -28,7 +28,7 @@ std::unordered_map<uint32_t, char> byte_alphabet() {
   return alphabet;
 }
 
-std::string from_byte_level(std::string_view token) {
+std::string decode_byte_level(std::string_view token) {
   static const auto kAlphabet = byte_alphabet();
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
@@ -55,7 +55,7 @@ std::optional<char> fallback_byte(std::string_view token) {  // "<0x0A>"
   return static_cast<char>(value);
 }
 
-std::string from_sentencepiece(std::string_view token) {
+std::string decode_sentencepiece(std::string_view token) {
   constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
   if (const auto byte = fallback_byte(token)) return {*byte};
   std::string out;
@@ -84,15 +84,15 @@ bool has_decoder(const json& root, std::string_view type) {
 
 constexpr const char* kCopyAgain = "copy tokenizer.json from the model's original folder again";
 
-const json& vocabulary(const json& root, const std::string& where) {
+const json& find_vocabulary(const json& root, const std::string& where) {
   const auto model = root.is_object() ? root.find("model") : root.end();
   if (!root.is_object() || model == root.end() || !model->is_object())
     throw Error(ExitCode::kBadInput, cat(where, ": no \"model\"; this is not a tokenizer.json"),
                 kCopyAgain);
   const auto type = model->find("type");
   if (type != model->end() && *type != "BPE") {
-    throw Error(ExitCode::kUnsupported,
-                cat(where, ": a tokenizer of type ", found_text(*type), " is not supported yet"));
+    throw Error(ExitCode::kUnsupported, cat(where, ": a tokenizer of type ", json_value_text(*type),
+                                            " is not supported yet"));
   }
   const auto vocab = model->find("vocab");
   if (vocab == model->end() || !vocab->is_object())
@@ -101,11 +101,11 @@ const json& vocabulary(const json& root, const std::string& where) {
   return *vocab;
 }
 
-int32_t token_id(const json& value, const std::string& where) {
+int32_t read_token_id(const json& value, const std::string& where) {
   if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX))
     return value.get<int32_t>();
   throw Error(ExitCode::kBadInput,
-              cat(where, ": found token id ", found_text(value),
+              cat(where, ": found token id ", json_value_text(value),
                   "; expected a whole number from 0 to ", INT32_MAX),
               kCopyAgain);
 }
@@ -211,13 +211,13 @@ std::string valid_utf8(std::string_view bytes) {
 
 Detokenizer Detokenizer::parse(std::string_view text, const std::string& where) {
   const json root = parse_tokenizer(text, where);
-  const json& vocab = vocabulary(root, where);
+  const json& vocab = find_vocabulary(root, where);
   const bool byte_level = has_decoder(root, "ByteLevel");
   Detokenizer out;
   out.strip_first_space_ = !byte_level && has_decoder(root, "Strip");
   for (const auto& [token, id] : vocab.items())
-    out.bytes_[token_id(id, where)] =
-        byte_level ? from_byte_level(token) : from_sentencepiece(token);
+    out.bytes_[read_token_id(id, where)] =
+        byte_level ? decode_byte_level(token) : decode_sentencepiece(token);
   const auto added = root.find("added_tokens");
   if (added == root.end() || !added->is_array()) return out;
   for (const json& token : *added) {
@@ -226,7 +226,7 @@ Detokenizer Detokenizer::parse(std::string_view text, const std::string& where) 
       throw Error(ExitCode::kBadInput,
                   cat(where, ": added_tokens: expected objects with id and content"), kCopyAgain);
     }
-    const int32_t id = token_id(token["id"], where);
+    const int32_t id = read_token_id(token["id"], where);
     out.bytes_[id] = token["content"].get<std::string>();
     if (token.contains("special") && token["special"] == true) out.special_.insert(id);
   }

@@ -18,11 +18,11 @@ namespace {
 
 /// Returns a function that says whether an entry, or the expression, of exclude_modules names a
 /// module.
-std::function<bool(const std::string&)> matcher(const LoraOptions& options,
-                                                const std::string& entry) {
+std::function<bool(const std::string&)> make_matcher(const LoraOptions& options,
+                                                     const std::string& entry) {
   if (options.exclude_pattern.empty())
-    return [entry](const std::string& module) { return ends_at_dot(module, entry); };
-  return [pattern = user_pattern(entry)](const std::string& module) {
+    return [entry](const std::string& module) { return matches_path_suffix(module, entry); };
+  return [pattern = compile_pattern(entry)](const std::string& module) {
     return std::regex_match(module, pattern);
   };
 }
@@ -34,7 +34,7 @@ LoraOptions without_exclusion(LoraOptions options, const std::string& entry) {
 }
 
 /// Returns the adapter that the options choose; nothing if make_adapter() refuses them.
-std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions options) {
+std::optional<Adapter> try_make_adapter(const ModelConfig& config, LoraOptions options) {
   // Ranks and scales do not choose modules.
   options.r = 1;
   options.rank_pattern.clear();
@@ -55,9 +55,9 @@ struct ModuleChoices {
   bool operator==(const ModuleChoices&) const = default;
 };
 
-ModuleChoices choices_of(const ModelConfig& config, const LoraOptions& options,
-                         const StoredShapes* stored) {
-  ModuleChoices choices{.adapter = find_adapter(config, options)};
+ModuleChoices choose_modules(const ModelConfig& config, const LoraOptions& options,
+                             const StoredShapes* stored) {
+  ModuleChoices choices{.adapter = try_make_adapter(config, options)};
   if (stored != nullptr) choices.non_decoder = find_non_decoder_targets(options, *stored);
   return choices;
 }
@@ -76,12 +76,12 @@ std::string_view last_parts(std::string_view path, const std::string& entry) {
 std::string nearest_end(const std::vector<std::string>& paths, const std::string& entry) {
   std::set<std::string> ends;
   for (const std::string& path : paths) ends.emplace(last_parts(path, entry));
-  return nearest(entry, {ends.begin(), ends.end()});
+  return closest_match(entry, {ends.begin(), ends.end()});
 }
 
 bool is_broken(const std::string& expression) {
   try {
-    user_pattern(expression);
+    compile_pattern(expression);
   } catch (const Error&) {
     return true;
   }
@@ -98,25 +98,25 @@ std::vector<IneffectiveExclusion> find_ineffective_exclusions(const ModelConfig&
   if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
   std::vector<std::string> entries = options.exclude_modules;
   if (!pattern.empty()) entries = {pattern};
-  const ModuleChoices chosen = choices_of(config, options, stored);
+  const ModuleChoices all_choices = choose_modules(config, options, stored);
   std::erase_if(entries, [&](const std::string& entry) {
-    return choices_of(config, without_exclusion(options, entry), stored) != chosen;
+    return choose_modules(config, without_exclusion(options, entry), stored) != all_choices;
   });
   if (entries.empty()) return {};
   std::vector<std::string> modules = decoder_modules(config);
   if (stored != nullptr)
     for (const NonDecoderModule& module : list_non_decoder_modules(*stored))
       modules.push_back(module.name);
-  const std::vector<std::string> holders = holding_modules(modules);
+  const std::vector<std::string> parents = parent_modules(modules);
   std::vector<IneffectiveExclusion> ineffective;
   for (const std::string& entry : entries) {
-    const auto matches = matcher(options, entry);
+    const auto matches = make_matcher(options, entry);
     const auto module = std::find_if(modules.begin(), modules.end(), matches);
-    const auto holder = std::find_if(holders.begin(), holders.end(), matches);
+    const auto parent = std::find_if(parents.begin(), parents.end(), matches);
     if (module != modules.end())
       ineffective.push_back({entry, ExclusionProblem::kNoAdapter, *module});
-    else if (holder != holders.end())
-      ineffective.push_back({entry, ExclusionProblem::kHoldsOthers, *holder});
+    else if (parent != parents.end())
+      ineffective.push_back({entry, ExclusionProblem::kHoldsOthers, *parent});
     else if (stored != nullptr || config.multimodal.empty())
       ineffective.push_back({entry, ExclusionProblem::kUnknown, nearest_end(modules, entry)});
   }

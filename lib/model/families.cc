@@ -35,7 +35,7 @@ std::string family_names() {
 
 namespace {
 
-void check_float(DType dtype, std::string_view what) {
+void check_float_dtype(DType dtype, std::string_view what) {
   if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
   throw Error(ExitCode::kUnsupported, cat(what, " in ", dtype_name(dtype), " are not supported"),
               "use fp32, bf16 or fp16");
@@ -46,16 +46,18 @@ void check_float(DType dtype, std::string_view what) {
 void record_dropouts(ConfigReader& reader, ModelConfig& config,
                      std::initializer_list<const char*> keys, double class_default) {
   for (const char* const key : keys)
-    if (reader.number_or(key, class_default, false) != 0) config.dropouts.emplace_back(key);
+    if (reader.read_number_or(key, class_default, false) != 0) config.dropouts.emplace_back(key);
 }
 
-ModelDescription build_model(const ModelConfig& config, const BatchShape& given, GraphMode mode,
-                             const ModelDtypes& dtypes, const RecomputeOptions& recompute,
-                             const TensorSplit& split, const Adapter& adapter) {
+ModelDescription build_model(const ModelConfig& config, const BatchShape& unpadded_batch,
+                             GraphMode mode, const ModelDtypes& dtypes,
+                             const RecomputeOptions& recompute, const TensorSplit& split,
+                             const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
-  require(given.sequences > 0 && given.sequence_length > 0, "a batch has sequences and tokens");
+  require(unpadded_batch.sequences > 0 && unpadded_batch.sequence_length > 0,
+          "a batch has sequences and tokens");
   check_tensor_split(config, split);
-  const BatchShape batch = pad_sequence_length(given, split);
+  const BatchShape batch = pad_sequence_length(unpadded_batch, split);
   constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
   if (batch.sequence_length > kMaxSize || batch.sequences > kMaxSize / batch.sequence_length) {
     throw Error(ExitCode::kBadInput,
@@ -75,21 +77,22 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                     config.max_positions, " positions"),
                 cat("set data.sequence_length to at most ", config.max_positions));
   }
-  if (config.max_unscaled_positions > 0 && batch.longest() > config.max_unscaled_positions) {
+  if (config.max_unscaled_positions > 0 &&
+      batch.max_sequence_tokens() > config.max_unscaled_positions) {
     throw Error(ExitCode::kUnsupported,
-                cat("sequences of ", batch.longest(), " tokens: a ", config.family,
+                cat("sequences of ", batch.max_sequence_tokens(), " tokens: a ", config.family,
                     " model multiplies queries beyond position ", config.max_unscaled_positions,
                     " (llama_4_scaling_beta), which is not supported yet"),
                 cat("set data.sequence_length to at most ", config.max_unscaled_positions));
   }
-  check_float(dtypes.compute, "activations");
-  check_float(dtypes.gradients, "gradients");
+  check_float_dtype(dtypes.compute, "activations");
+  check_float_dtype(dtypes.gradients, "gradients");
   require(recompute.every > 0, "recompute.every is at least 1");
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
           "an adapter describes each block of the model");
-  ModelDtypes fitted = dtypes;
-  fitted.quantized = fit_quantized_format(config, split, dtypes.quantized);
-  return build_decoder(config, batch, mode, fitted, recompute, split, adapter);
+  ModelDtypes fitted_dtypes = dtypes;
+  fitted_dtypes.quantized = fit_quantized_format(config, split, dtypes.quantized);
+  return build_decoder(config, batch, mode, fitted_dtypes, recompute, split, adapter);
 }
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-std::set<ValueId> frozen_parameters(const ModelDescription& model, const Layer& layer) {
+std::set<ValueId> list_frozen_parameters(const ModelDescription& model, const Layer& layer) {
   std::set<ValueId> frozen;
   for (const GraphParam& param : layer.params) {
     const auto trains = [&](TensorId id) { return model.tensor(id).trainable; };
@@ -25,7 +25,7 @@ std::set<ValueId> frozen_parameters(const ModelDescription& model, const Layer& 
   return frozen;
 }
 
-int32_t first_trained(const ModelDescription& model) {
+int32_t find_first_trained(const ModelDescription& model) {
   const auto trains = [&](const Layer& layer) {
     return std::any_of(layer.params.begin(), layer.params.end(), [&](const GraphParam& param) {
       return model.tensor(param.tensors.front()).trainable;
@@ -38,20 +38,20 @@ int32_t first_trained(const ModelDescription& model) {
 }  // namespace
 
 ModelDescription freeze(ModelDescription model,
-                        const std::function<bool(const TensorInfo&)>& trains) {
-  for (TensorInfo& tensor : model.tensors) tensor.trainable = trains(tensor);
-  model.first_trained = first_trained(model);
+                        const std::function<bool(const TensorInfo&)>& is_trained) {
+  for (TensorInfo& tensor : model.tensors) tensor.trainable = is_trained(tensor);
+  model.first_trained = find_first_trained(model);
   const std::vector<LayerGraph> graphs = std::exchange(model.graphs, {});
-  std::map<std::tuple<int, std::set<ValueId>, bool>, int> made;
+  std::map<std::tuple<int, std::set<ValueId>, bool>, int> frozen_graphs;
   for (size_t l = 0; l < model.layers.size(); ++l) {
     Layer& layer = model.layers[l];
-    const std::set<ValueId> frozen = frozen_parameters(model, layer);
-    const bool for_layer_before = static_cast<int32_t>(l) > model.first_trained;
-    const auto [graph, is_new] = made.try_emplace({layer.graph, frozen, for_layer_before},
-                                                  static_cast<int>(model.graphs.size()));
+    const std::set<ValueId> frozen = list_frozen_parameters(model, layer);
+    const bool needs_input_gradient = static_cast<int32_t>(l) > model.first_trained;
+    const auto [graph, is_new] = frozen_graphs.try_emplace(
+        {layer.graph, frozen, needs_input_gradient}, static_cast<int>(model.graphs.size()));
     if (is_new)
       model.graphs.push_back(remove_frozen_gradients(graphs[static_cast<size_t>(layer.graph)],
-                                                     frozen, for_layer_before));
+                                                     frozen, needs_input_gradient));
     layer.graph = graph->second;
   }
   if (model.rope_graph >= 0) {

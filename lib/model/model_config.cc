@@ -51,13 +51,13 @@ json parse_json(std::string_view text, const std::string& where) {
 std::string read_model_type(const json& object, const std::string& where, std::string_view prefix) {
   if (!object.is_object()) {
     throw Error(ExitCode::kBadInput,
-                cat(where, ": found ", found_text(object), "; expected an object"));
+                cat(where, ": found ", json_value_text(object), "; expected an object"));
   }
   const auto it = object.find("model_type");
   if (it == object.end() || !it->is_string()) {
     throw Error(ExitCode::kBadInput,
-                cat(where, ": ", prefix,
-                    "model_type: ", it == object.end() ? "missing" : "found " + found_text(*it),
+                cat(where, ": ", prefix, "model_type: ",
+                    it == object.end() ? "missing" : "found " + json_value_text(*it),
                     "; expected a text such as \"llama\""),
                 "give a Hugging Face model folder");
   }
@@ -68,36 +68,39 @@ const Family& check_family(const std::string& model_type, const std::string& whe
                            std::string_view prefix) {
   const Family* family = find_family(model_type);
   if (!family) {
-    throw Error(
-        ExitCode::kUnsupported,
-        cat(where, ": ", prefix, "model_type ", found_text(model_type), " is not supported yet"),
-        cat("use a model of a supported family: ", family_names(), ", or a decoder of ",
-            multimodal_names()));
+    throw Error(ExitCode::kUnsupported,
+                cat(where, ": ", prefix, "model_type ", json_value_text(model_type),
+                    " is not supported yet"),
+                cat("use a model of a supported family: ", family_names(), ", or a decoder of ",
+                    multimodal_names()));
   }
   return *family;
 }
 
 /// Reads a whole number that has the default `class_default` in the family's config class; 0:
 /// config.json must give it.
-int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t class_default,
-                       WholeNumberRange range) {
-  return class_default == 0 ? reader.whole(key, range) : reader.whole_or(key, class_default, range);
+int64_t read_integer_or_class_default(ConfigReader& reader, const char* key, int64_t class_default,
+                                      WholeNumberRange range) {
+  return class_default == 0 ? reader.read_integer(key, range)
+                            : reader.read_integer_or(key, class_default, range);
 }
 
 void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
   constexpr WholeNumberRange kHeads{1, 1 << 14};
   const ConfigKeys& keys = family.keys;
   const ConfigDefaults& defaults = family.defaults;
-  config.query_heads = whole_or_class(reader, keys.query_heads, defaults.query_heads, kHeads);
+  config.query_heads =
+      read_integer_or_class_default(reader, keys.query_heads, defaults.query_heads, kHeads);
   config.kv_heads = config.query_heads;
   if (keys.kv_heads) {
     const bool absent = !reader.has(keys.kv_heads) && defaults.kv_heads != 0;
-    config.kv_heads =
-        absent ? defaults.kv_heads : reader.whole_or(keys.kv_heads, config.query_heads, kHeads);
+    config.kv_heads = absent ? defaults.kv_heads
+                             : reader.read_integer_or(keys.kv_heads, config.query_heads, kHeads);
   }
   if (!keys.head_size) return;
   const bool absent = !reader.has(keys.head_size) && defaults.head_size != 0;
-  config.head_size = absent ? defaults.head_size : reader.whole_or(keys.head_size, 0, {1, 1 << 13});
+  config.head_size =
+      absent ? defaults.head_size : reader.read_integer_or(keys.head_size, 0, {1, 1 << 13});
 }
 
 /// Checks that the dimensions fit together, and computes the head size if config.json does not give
@@ -108,27 +111,27 @@ void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& famil
   const int64_t heads = config.query_heads;
   const char* const size_key = keys.head_size ? keys.head_size : keys.hidden;
   if (heads % config.kv_heads != 0) {
-    reader.problem(keys.kv_heads,
-                   cat(config.kv_heads, " does not divide ", keys.query_heads, " ", heads));
+    reader.add_problem(keys.kv_heads,
+                       cat(config.kv_heads, " does not divide ", keys.query_heads, " ", heads));
   }
   if (config.head_size == 0 && config.hidden % heads != 0) {
-    reader.problem(keys.hidden,
-                   cat(config.hidden, " is not a multiple of ", keys.query_heads, " ", heads,
-                       keys.head_size ? cat(", and there is no ", keys.head_size) : ""));
+    reader.add_problem(keys.hidden,
+                       cat(config.hidden, " is not a multiple of ", keys.query_heads, " ", heads,
+                           keys.head_size ? cat(", and there is no ", keys.head_size) : ""));
     return;
   }
   if (config.head_size == 0) config.head_size = config.hidden / heads;
   if (config.head_size % 2 != 0) {
-    reader.problem(size_key, cat(config.head_size, " is odd; the rotation needs pairs"));
+    reader.add_problem(size_key, cat(config.head_size, " is odd; the rotation needs pairs"));
   }
   if (config.rotary_size() % 2 != 0 && config.head_size % 2 == 0) {
-    reader.problem(keys.partial_rotary,
-                   cat(number_text(config.rope.partial), " of ", config.head_size, " is ",
-                       config.rotary_size(), ", which is odd; the rotation needs pairs"));
+    reader.add_problem(keys.partial_rotary,
+                       cat(number_text(config.rope.partial), " of ", config.head_size, " is ",
+                           config.rotary_size(), ", which is odd; the rotation needs pairs"));
   }
   if (config.head_size * heads > kWidest) {
-    reader.problem(size_key, cat(config.head_size, " times ", keys.query_heads, " ", heads,
-                                 " is above ", kWidest));
+    reader.add_problem(size_key, cat(config.head_size, " times ", keys.query_heads, " ", heads,
+                                     " is above ", kWidest));
   }
 }
 
@@ -147,7 +150,7 @@ std::optional<int64_t> read_token(ConfigReader& reader, const char* key) {
   const json* value = reader.find(key);
   // Some files give a list; generation takes its first entry from generation_config.json instead.
   if (!value || value->is_array()) return std::nullopt;
-  const int64_t id = reader.whole_or(key, -1, kTokenIds);
+  const int64_t id = reader.read_integer_or(key, -1, kTokenIds);
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
@@ -162,8 +165,8 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   for (const json& item : *value) {
     if (!item.is_number_unsigned() ||
         item.get<uint64_t>() > static_cast<uint64_t>(kTokenIds.high)) {
-      reader.problem("eos_token_id",
-                     cat("entry ", out.size(), " is ", found_text(item), "; expected a token id"));
+      reader.add_problem("eos_token_id", cat("entry ", out.size(), " is ", json_value_text(item),
+                                             "; expected a token id"));
       return {};
     }
     out.push_back(item.get<int64_t>());
@@ -173,7 +176,7 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
 
 /// Returns the embedding row that torch would use for this padding_idx. (transformers does not open
 /// a model whose padding_idx is outside the table.)
-std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
+std::optional<int64_t> find_padding_row(ConfigReader& reader, const ModelConfig& config) {
   if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
   const json* value = reader.find("pad_token_id");
   return value && *value == -1 ? std::optional(config.vocab_rows - 1) : std::nullopt;
@@ -182,24 +185,25 @@ std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& conf
 void read_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
   const ConfigKeys& keys = family.keys;
   const ConfigDefaults& defaults = family.defaults;
-  config.vocab_rows =
-      whole_or_class(reader, "vocab_size", defaults.vocab_rows, {1, int64_t{1} << 24});
-  config.hidden = whole_or_class(reader, keys.hidden, defaults.hidden, {});
+  config.vocab_rows = read_integer_or_class_default(reader, "vocab_size", defaults.vocab_rows,
+                                                    {1, int64_t{1} << 24});
+  config.hidden = read_integer_or_class_default(reader, keys.hidden, defaults.hidden, {});
   if (keys.feed_forward)
-    config.feed_forward = reader.whole(keys.feed_forward, {1, int64_t{1} << 22});
-  config.layers = whole_or_class(reader, keys.layers, defaults.layers, {1, 10000});
-  config.max_positions = reader.whole_or(keys.positions, defaults.positions, {1, int64_t{1} << 40});
+    config.feed_forward = reader.read_integer(keys.feed_forward, {1, int64_t{1} << 22});
+  config.layers = read_integer_or_class_default(reader, keys.layers, defaults.layers, {1, 10000});
+  config.max_positions =
+      reader.read_integer_or(keys.positions, defaults.positions, {1, int64_t{1} << 40});
   read_heads(reader, config, family);
   config.norm_epsilon = keys.norm_epsilon
-                            ? reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true)
+                            ? reader.read_number_or(keys.norm_epsilon, defaults.norm_epsilon, true)
                             : defaults.norm_epsilon;
-  config.tied = reader.flag_or("tie_word_embeddings", defaults.tied);
+  config.tied = reader.read_bool_or("tie_word_embeddings", defaults.tied);
   const double dropout =
-      reader.number_or(keys.attention_dropout, defaults.attention_dropout, false);
+      reader.read_number_or(keys.attention_dropout, defaults.attention_dropout, false);
   if (dropout != 0) config.dropouts.emplace_back(keys.attention_dropout);
   if (dropout < 0 || dropout >= 1) {
-    reader.problem(keys.attention_dropout,
-                   cat("found ", number_text(dropout), "; expected a number from 0 to below 1"));
+    reader.add_problem(keys.attention_dropout, cat("found ", number_text(dropout),
+                                                   "; expected a number from 0 to below 1"));
   }
   if (family.window_rotation) {
     const LayerRopes ropes = read_layer_ropes(reader, config, family);
@@ -214,11 +218,11 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
   config.bos_id = read_token(reader, "bos_token_id");
   config.pad_id = read_token(reader, "pad_token_id");
   if (!reader.has("pad_token_id") && defaults.pad_id >= 0) config.pad_id = defaults.pad_id;
-  config.padding_row = padding_row(reader, config);
+  config.padding_row = find_padding_row(reader, config);
 }
 
 Activation read_activation(ConfigReader& reader, const Family& family) {
-  const std::string name = reader.text_or(family.keys.activation, family.defaults.activation);
+  const std::string name = reader.read_text_or(family.keys.activation, family.defaults.activation);
   std::vector<std::string> names;
   for (const ActivationTraits& traits : kActivationTraits)
     for (const std::string_view known : traits.config_names) {
@@ -227,8 +231,9 @@ Activation read_activation(ConfigReader& reader, const Family& family) {
       names.emplace_back(known);
     }
   std::sort(names.begin(), names.end());
-  reader.unsupported(family.keys.activation,
-                     cat(found_text(name), " is not supported yet (", join(names, ", "), " are)"));
+  reader.add_unsupported(
+      family.keys.activation,
+      cat(json_value_text(name), " is not supported yet (", join(names, ", "), " are)"));
   return Activation::kSilu;
 }
 
@@ -250,25 +255,27 @@ void check_quantization(ConfigReader& reader) {
     return;
   const auto known = kNames.find(method);
   const std::string shown = known != kNames.end() ? std::string(known->second)
-                            : names_one           ? found_text(*method_key)
+                            : names_one           ? json_value_text(*method_key)
                                                   : "an unnamed method";
-  reader.unsupported("quantization_config",
-                     cat("the weights are already quantized with ", shown,
-                         ", which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); "
-                         "give the original "
-                         "model, which quantization quantizes while it is loaded"));
+  reader.add_unsupported(
+      "quantization_config",
+      cat("the weights are already quantized with ", shown,
+          ", which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); "
+          "give the original "
+          "model, which quantization quantizes while it is loaded"));
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
   const double window_share = config.window_rope ? config.window_rope->partial : 1.0;
   if ((config.rope.partial != 1.0 || window_share != 1.0) && !family.rotates_partly)
-    reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
+    reader.add_unsupported("partial_rotary_factor", "partial rotation is not supported yet");
   check_quantization(reader);
-  const auto classes = reader.texts("architectures");
+  const auto classes = reader.read_texts("architectures");
   const auto is_ours = [&](const std::string& name) { return name == family.architecture; };
   if (!classes.empty() && std::none_of(classes.begin(), classes.end(), is_ours)) {
-    reader.unsupported("architectures", cat(found_text(classes.front()), " is not supported yet (",
-                                            family.architecture, " is)"));
+    reader.add_unsupported("architectures",
+                           cat(json_value_text(classes.front()), " is not supported yet (",
+                               family.architecture, " is)"));
   }
   finish_heads(reader, config, family);
 }
@@ -277,7 +284,7 @@ std::string findings_text(const std::vector<std::string>& findings) {
   return findings.size() == 1 ? " " + findings.front() : "\n  " + join(findings, "\n  ");
 }
 
-void refuse(const ConfigFindings& findings, const std::string& where) {
+void throw_findings(const ConfigFindings& findings, const std::string& where) {
   std::vector<std::string> all = findings.problems;
   all.insert(all.end(), findings.unsupported.begin(), findings.unsupported.end());
   if (all.empty()) return;
@@ -316,10 +323,10 @@ std::string rotation_text(const ModelConfig& config) {
   std::string text = rope_text(config.rope);
   if (config.rotates_pairs) text += ", of neighbors";
   if (config.window_rope) text += cat(", with a window ", rope_text(*config.window_rope));
-  std::vector<int64_t> still;
+  std::vector<int64_t> unrotated;
   for (int64_t i = 0; i < config.layers; ++i)
-    if (!config.layer_rotates(i)) still.push_back(i);
-  if (!still.empty()) text += cat(", none on layers ", join_numbers(still, ","));
+    if (!config.layer_rotates(i)) unrotated.push_back(i);
+  if (!unrotated.empty()) text += cat(", none on layers ", join_numbers(unrotated, ","));
   return text;
 }
 
@@ -404,21 +411,21 @@ std::string softcaps_text(const ModelConfig& config) {
 }
 
 std::string tokens_text(const ModelConfig& config) {
-  const auto one = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
+  const auto id_text = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
   return cat("eos ", config.eos_ids.empty() ? "none" : join_numbers(config.eos_ids, ","), " bos ",
-             one(config.bos_id), " pad ", one(config.pad_id));
+             id_text(config.bos_id), " pad ", id_text(config.pad_id));
 }
 
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view text, const std::string& where) {
   json root = parse_json(text, where);
-  const MultimodalClass* const outer = find_multimodal(read_model_type(root, where, ""));
+  const MultimodalClass* const outer = find_multimodal_class(read_model_type(root, where, ""));
   const std::string prefix = outer ? cat(kTextConfig, ".") : "";
   ConfigFindings findings;
   if (outer) {
     root = decoder_config(root, *outer, findings);
-    refuse(findings, where);
+    throw_findings(findings, where);
   }
   const Family& family = check_family(read_model_type(root, where, prefix), where, prefix);
   ConfigReader reader(root, findings, prefix);
@@ -434,7 +441,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   config.activation = read_activation(reader, family);
   family.read(reader, config);
   check_common(reader, config, family);
-  refuse(findings, where);
+  throw_findings(findings, where);
   return config;
 }
 

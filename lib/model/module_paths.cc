@@ -36,7 +36,7 @@ std::vector<std::string> block_norms(const TensorNames& names, const ModelConfig
 
 }  // namespace
 
-std::string list_of_names(const std::string& text) {
+std::string suggest_name_list(const std::string& text) {
   std::vector<std::string> names{""};
   for (const char c : text) {
     const bool is_of_name = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -78,12 +78,12 @@ std::vector<std::string> decoder_modules(const ModelConfig& config) {
   return modules;
 }
 
-std::vector<std::string> holding_modules(const std::vector<std::string>& paths) {
-  std::set<std::string> holding;
+std::vector<std::string> parent_modules(const std::vector<std::string>& paths) {
+  std::set<std::string> parents;
   for (const std::string& path : paths)
     for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', dot + 1))
-      holding.insert(path.substr(0, dot));
-  return {holding.begin(), holding.end()};
+      parents.insert(path.substr(0, dot));
+  return {parents.begin(), parents.end()};
 }
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@ namespace ftrun {
 
 /// Returns the list that a text of several names probably means: "[q_proj, v_proj]" for
 /// "q_proj,v_proj"; "" for any other text.
-std::string list_of_names(const std::string& text);
+std::string suggest_name_list(const std::string& text);
 
 /// Returns the name in memory, which PEFT uses, of a module of the decoder.
 std::string path_in_memory(const ModelConfig& config, std::string_view module);
@@ -23,6 +23,6 @@ std::vector<std::string> modules_beside_projections(const ModelConfig& config);
 std::vector<std::string> decoder_modules(const ModelConfig& config);
 /// Lists the modules that contain the modules of these paths: "model", "model.layers",
 /// "model.layers.0", ...
-std::vector<std::string> holding_modules(const std::vector<std::string>& paths);
+std::vector<std::string> parent_modules(const std::vector<std::string>& paths);
 
 }  // namespace ftrun

@@ -30,7 +30,7 @@ constexpr std::array<const char*, 7> kOuterKeys{
 
 }  // namespace
 
-const MultimodalClass* find_multimodal(std::string_view model_type) {
+const MultimodalClass* find_multimodal_class(std::string_view model_type) {
   const auto found = std::find_if(kClasses.begin(), kClasses.end(), [&](const MultimodalClass& c) {
     return c.model_type == model_type;
   });
@@ -45,15 +45,15 @@ std::string multimodal_names() {
 
 json decoder_config(const json& root, const MultimodalClass& outer, ConfigFindings& findings) {
   ConfigReader reader(root, findings);
-  const auto classes = reader.texts("architectures");
+  const auto classes = reader.read_texts("architectures");
   if (!classes.empty() &&
       std::find(classes.begin(), classes.end(), outer.architecture) == classes.end())
-    reader.unsupported("architectures",
-                       cat(classes.front(), " is not supported yet (", outer.architecture, " is)"));
+    reader.add_unsupported("architectures", cat(classes.front(), " is not supported yet (",
+                                                outer.architecture, " is)"));
   const json* const found = reader.find(kTextConfig);
   if (found == nullptr || !found->is_object()) {
-    reader.problem(kTextConfig, cat(found ? "found " + found_text(*found) : "missing",
-                                    "; expected the object of the model's decoder"));
+    reader.add_problem(kTextConfig, cat(found ? "found " + json_value_text(*found) : "missing",
+                                        "; expected the object of the model's decoder"));
     return json::object();
   }
   json text = *found;

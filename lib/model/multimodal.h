@@ -24,7 +24,7 @@ struct MultimodalClass {
 };
 
 /// Returns the multimodal class of a model_type, or null.
-const MultimodalClass* find_multimodal(std::string_view model_type);
+const MultimodalClass* find_multimodal_class(std::string_view model_type);
 /// Returns the names of all multimodal classes for messages: "gemma3, mistral3".
 std::string multimodal_names();
 

@@ -29,14 +29,14 @@ std::string layer_in_path(const std::string& path) {
   return "";
 }
 
-bool excludes_other(const LoraOptions& options, const std::optional<std::regex>& pattern,
-                    const std::string& module) {
+bool is_excluded(const LoraOptions& options, const std::optional<std::regex>& pattern,
+                 const std::string& module) {
   if (pattern && std::regex_match(module, *pattern)) return true;
   const auto any = [](const std::vector<std::string>& entries, auto holds) {
     return std::any_of(entries.begin(), entries.end(), holds);
   };
   return any(options.exclude_modules,
-             [&](const std::string& entry) { return ends_at_dot(module, entry); }) ||
+             [&](const std::string& entry) { return matches_path_suffix(module, entry); }) ||
          any(options.saved_modules,
              [&](const std::string& entry) { return holds_parts(module, entry); });
 }
@@ -46,15 +46,15 @@ bool names_module(const LoraOptions& options, const std::string& entry,
   // PEFT replaces all-linear by whole paths, to which the choice of layers does not apply.
   if (entry == kAllLinear) return module.is_linear;
   if (module.name == entry) return true;
-  if (!ends_at_dot(module.name, entry)) return false;
-  const std::string own = layer_in_path(module.name);
+  if (!matches_path_suffix(module.name, entry)) return false;
+  const std::string module_layer = layer_in_path(module.name);
   return options.layers.empty() ||
          std::any_of(options.layers.begin(), options.layers.end(),
-                     [&](int64_t layer) { return std::to_string(layer) == own; });
+                     [&](int64_t layer) { return std::to_string(layer) == module_layer; });
 }
 
 std::optional<std::regex> compile_if_written(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional(user_pattern(text));
+  return text.empty() ? std::nullopt : std::optional(compile_pattern(text));
 }
 
 }  // namespace
@@ -71,7 +71,8 @@ std::vector<NonDecoderModule> list_non_decoder_modules(const StoredShapes& store
     const size_t part = std::string_view("model.").size();
     module.part = name.substr(part, name.find('.', part) - part);
     if (is_weight && shape.size() == 2)
-      module.is_linear = std::string_view(last_part(name)).find("embed") == std::string_view::npos;
+      module.is_linear =
+          std::string_view(last_path_part(name)).find("embed") == std::string_view::npos;
   }
   std::vector<NonDecoderModule> list;
   for (auto& [name, module] : modules) list.push_back(std::move(module));
@@ -84,7 +85,7 @@ std::vector<NonDecoderTarget> find_non_decoder_targets(const LoraOptions& option
                                   exclude = compile_if_written(options.exclude_pattern);
   std::vector<NonDecoderModule> modules = list_non_decoder_modules(stored);
   std::erase_if(modules, [&](const NonDecoderModule& module) {
-    return excludes_other(options, exclude, module.name);
+    return is_excluded(options, exclude, module.name);
   });
   std::vector<std::string> entries = options.target_modules;
   if (target) entries = {options.target_pattern};
@@ -95,7 +96,7 @@ std::vector<NonDecoderTarget> find_non_decoder_targets(const LoraOptions& option
       if (target ? !std::regex_match(module.name, *target) : !names_module(options, entry, module))
         continue;
       NonDecoderTarget& choice = of_part[module.part];
-      if (choice.modules++ == 0) choice = {entry, module.part, 1, module.name};
+      if (choice.module_count++ == 0) choice = {entry, module.part, 1, module.name};
     }
     for (auto& [part, choice] : of_part) choices.push_back(std::move(choice));
   }

@@ -35,9 +35,9 @@ struct NonDecoderTarget {
   /// The part as its tensors name it: "vision_tower".
   std::string part;
   /// The number of the part's modules that the entry names.
-  int64_t modules = 0;
-  /// The first of them, by its name in memory: "model.vision_tower.patch_conv".
-  std::string first;
+  int64_t module_count = 0;
+  /// The first of these modules, by its name in memory: "model.vision_tower.patch_conv".
+  std::string first_module;
   bool operator==(const NonDecoderTarget&) const = default;
 };
 

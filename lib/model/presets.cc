@@ -86,7 +86,7 @@ const ModelPreset& find_preset(std::string_view name) {
   }
   throw Error(ExitCode::kUsage,
               cat("\"", name, "\" is neither a config.json, nor a folder that holds one, nor a ",
-                  "known model", did_you_mean(nearest(std::string(name), names))),
+                  "known model", did_you_mean(closest_match(std::string(name), names))),
               cat("name one of ", join(names, ", "), "; or give --params 7B for one of any size"));
 }
 
@@ -121,7 +121,7 @@ ModelConfig preset_config(const ModelPreset& preset, const std::string& name) {
 
 int64_t parse_parameter_count(std::string_view text) {
   std::string_view unit = text;
-  const double number = take_number(unit).value_or(0);
+  const double number = consume_number(unit).value_or(0);
   const double factor = unit == "B" || unit == "b" ? 1e9 : unit == "M" || unit == "m" ? 1e6 : 0;
   const double count = number * factor;
   if (count >= 5e7 && count <= 1e13) return std::llround(count);
@@ -135,17 +135,18 @@ ModelPreset preset_of_size(int64_t parameters) {
   const int64_t head = is_small ? 64 : 128, heads = 8, step = heads * head;
   const auto count = static_cast<double>(parameters);
   std::optional<ModelPreset> best;
-  double best_off = 0;
+  double best_deviation = 0;
   for (int64_t hidden = step; hidden <= 128 * step; hidden += step) {
     const int64_t layers = round_to(static_cast<double>(hidden) / 128, 4);
     const auto width = static_cast<double>(hidden), depth = static_cast<double>(layers);
     // Parameters outside the MLP: the embedding, the head and the last norm, and in each layer four
     // matrices of attention and two norms. The MLP has three matrices.
-    const double beside = 2 * kRows * width + width + depth * (4 * width * width + 2 * width);
-    const double rest = (count - beside) / (3 * width * depth);
-    const double off = std::abs(std::log(std::max(rest, 1e-3) / (width * 8 / 3)));
-    if (best && off >= best_off) continue;
-    best_off = off;
+    const double non_mlp_parameters =
+        2 * kRows * width + width + depth * (4 * width * width + 2 * width);
+    const double mlp_width = (count - non_mlp_parameters) / (3 * width * depth);
+    const double deviation = std::abs(std::log(std::max(mlp_width, 1e-3) / (width * 8 / 3)));
+    if (best && deviation >= best_deviation) continue;
+    best_deviation = deviation;
     best = ModelPreset{"",
                        "llama",
                        layers,
@@ -153,7 +154,7 @@ ModelPreset preset_of_size(int64_t parameters) {
                        hidden / head,
                        hidden / head,
                        head,
-                       round_to(rest, 64),
+                       round_to(mlp_width, 64),
                        kRows,
                        4096,
                        false,

@@ -37,44 +37,44 @@ std::string find_block_fault(const TensorInfo& tensor, const QuantizedFormat& fo
   return "";
 }
 
-/// Weight is a rank's part of the weight of a linear layer.
-struct Weight {
+/// RankWeight is a rank's part of the weight of a linear layer.
+struct RankWeight {
   TensorInfo tensor;
   /// Says whether the weight is the last of those that are multiplied as one matrix.
   bool ends_matrix;
 };
 
-std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& split) {
+std::vector<RankWeight> list_rank_weights(const ModelConfig& config, const TensorSplit& split) {
   const TensorNames& names = tensor_names(config.family);
   const std::vector<LinearLayer> linear_layers = block_linear_layers(config, split);
-  std::vector<Weight> weights;
+  std::vector<RankWeight> weights;
   for (size_t i = 0; i < linear_layers.size(); ++i) {
     const bool ends =
         i + 1 == linear_layers.size() || linear_layers[i + 1].matrix != linear_layers[i].matrix;
-    const std::string_view name = last_part(names.linear_layer(linear_layers[i].projection));
+    const std::string_view name = last_path_part(names.linear_layer(linear_layers[i].projection));
     weights.push_back({linear_weight(linear_layers[i], std::string(name), split), ends});
   }
   return weights;
 }
 
-std::vector<std::string> format_problems(const std::vector<Weight>& weights,
-                                         const QuantizedFormat& format) {
-  std::vector<std::string> found;
-  for (const Weight& weight : weights)
+std::vector<std::string> list_format_problems(const std::vector<RankWeight>& weights,
+                                              const QuantizedFormat& format) {
+  std::vector<std::string> problems;
+  for (const RankWeight& weight : weights)
     if (const std::string text = find_block_fault(weight.tensor, format, weight.ends_matrix);
         !text.empty())
-      found.push_back(cat(weight.tensor.name, ": ", text));
-  return found;
+      problems.push_back(cat(weight.tensor.name, ": ", text));
+  return problems;
 }
 
 /// Lists the formats that fit the weights, for a remedy: "nf4 with block: 64".
-std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
-  std::vector<std::string> found;
+std::vector<std::string> list_fitting_formats(const std::vector<RankWeight>& weights) {
+  std::vector<std::string> formats;
   for (const int64_t block : {64, 128, 256})
-    if (format_problems(weights, {QuantizationType::kNf4, block}).empty())
-      found.push_back(cat("nf4 with block: ", block));
-  if (format_problems(weights, {QuantizationType::kInt8}).empty()) found.push_back("int8");
-  return found;
+    if (list_format_problems(weights, {QuantizationType::kNf4, block}).empty())
+      formats.push_back(cat("nf4 with block: ", block));
+  if (list_format_problems(weights, {QuantizationType::kInt8}).empty()) formats.push_back("int8");
+  return formats;
 }
 
 }  // namespace
@@ -82,10 +82,10 @@ std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
 QuantizedFormat fit_quantized_format(const ModelConfig& config, const TensorSplit& split,
                                      QuantizedFormat format) {
   if (!format) return format;
-  const std::vector<Weight> weights = weights_of(config, split);
-  if (const std::vector<std::string> problems = format_problems(weights, format);
+  const std::vector<RankWeight> weights = list_rank_weights(config, split);
+  if (const std::vector<std::string> problems = list_format_problems(weights, format);
       !problems.empty()) {
-    const std::vector<std::string> others = fitting_formats(weights);
+    const std::vector<std::string> others = list_fitting_formats(weights);
     throw Error(
         ExitCode::kUsage,
         cat("quantization: the model's matrices cannot be quantized in this format",
@@ -94,7 +94,7 @@ QuantizedFormat fit_quantized_format(const ModelConfig& config, const TensorSpli
         cat(others.empty() ? "" : cat("use ", join(others, " or "), "; or "),
             split.degree > 1 ? "use another parallel.tensor, or " : "", "remove quantization"));
   }
-  for (const Weight& weight : weights)
+  for (const RankWeight& weight : weights)
     if (format.double_quantized && !keeps_runs(weight.tensor, kQuantizedRecord))
       format.holds_scales = true;
   return format;

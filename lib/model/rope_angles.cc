@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-float llama3_scaled(const Llama3Scaling& rope, float frequency) {
+float scale_llama3_frequency(const Llama3Scaling& rope, float frequency) {
   const auto factor = static_cast<float>(rope.factor);
   const auto original = static_cast<float>(rope.original_positions);
   const auto low = static_cast<float>(rope.low_frequency_factor);
@@ -28,8 +28,8 @@ float llama3_scaled(const Llama3Scaling& rope, float frequency) {
   return (1.0F - smooth) * frequency / factor + smooth * frequency;
 }
 
-/// Ramp rises from 0 at the pair `low` to 1 at the pair `high`.
-struct Ramp {
+/// YarnRamp rises from 0 at the pair `low` to 1 at the pair `high`.
+struct YarnRamp {
   double low, high;
 
   float at(int64_t pair) const {
@@ -40,7 +40,7 @@ struct Ramp {
 
 /// Returns yarn's ramp: pairs up to `low` keep their frequencies, pairs from `high` on are
 /// stretched by the factor, and pairs between them are blended.
-Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
+YarnRamp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
   // Returns the pair that makes `turns` turns within the original positions, as a fractional
   // number.
   const auto pair_with_turns = [&](double turns) {
@@ -65,19 +65,19 @@ Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
 /// tokens before the scaling.
 using ScaledFrequency = std::function<float(int64_t pair, float power)>;
 
-ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size,
-                                 int64_t longest_sequence) {
+ScaledFrequency make_scaled_frequency(const RopeConfig& rope, int64_t rotary_size,
+                                      int64_t longest_sequence) {
   if (const auto* linear = rope.as<LinearScaling>())
     return [linear](int64_t, float power) {
       return 1.0F / power / static_cast<float>(linear->factor);
     };
   if (const auto* llama3 = rope.as<Llama3Scaling>())
-    return [llama3](int64_t, float power) { return llama3_scaled(*llama3, 1.0F / power); };
+    return [llama3](int64_t, float power) { return scale_llama3_frequency(*llama3, 1.0F / power); };
   if (const auto* yarn = rope.as<YarnScaling>())
     return [yarn, ramp = yarn_ramp(*yarn, rope.theta, rotary_size)](int64_t pair, float power) {
-      const float kept = 1.0F - ramp.at(pair);
+      const float kept_share = 1.0F - ramp.at(pair);
       const float stretched = 1.0F / (static_cast<float>(yarn->factor) * power);
-      return stretched * (1.0F - kept) + 1.0F / power * kept;
+      return stretched * (1.0F - kept_share) + 1.0F / power * kept_share;
     };
   if (const auto* longrope = rope.as<LongRopeScaling>()) {
     const std::vector<double>& factors = uses_long_factors(rope, longest_sequence)
@@ -91,7 +91,7 @@ ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size,
 }
 
 /// Formats a factor, rounded up to two decimals.
-std::string rounded_up(double factor) {
+std::string factor_text(double factor) {
   return number_text(std::ceil(factor * 100.0 - 1e-6) / 100.0);
 }
 
@@ -101,7 +101,7 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
                                         int64_t longest_sequence) {
   std::vector<double> out;
   const auto base = static_cast<double>(static_cast<float>(rope.theta));
-  const ScaledFrequency scaled = scaled_frequency(rope, rotary_size, longest_sequence);
+  const ScaledFrequency scaled = make_scaled_frequency(rope, rotary_size, longest_sequence);
   for (int64_t i = 0; i < rotary_size; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
     const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
@@ -128,32 +128,33 @@ double longrope_attention_factor(double factor, int64_t original_positions) {
   return factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(factor) / original);
 }
 
-int64_t reached_positions(const ModelConfig& config) {
+int64_t max_supported_positions(const ModelConfig& config) {
   const auto* yarn = config.rope.as<YarnScaling>();
   // Published configs with yarn (Qwen2.5) keep the max_position_embeddings from before the scaling.
   if (yarn == nullptr || config.rotary_size() == 0) return config.max_positions;
-  const double reached = yarn->factor * static_cast<double>(yarn->original_positions);
+  const double max_positions = yarn->factor * static_cast<double>(yarn->original_positions);
   constexpr double kMaxPositions = 0x1p40;
-  return std::max(config.max_positions, static_cast<int64_t>(std::min(reached, kMaxPositions)));
+  return std::max(config.max_positions,
+                  static_cast<int64_t>(std::min(max_positions, kMaxPositions)));
 }
 
-std::string scaling_for(const ModelConfig& config, int64_t tokens) {
+std::string suggest_rope_scaling(const ModelConfig& config, int64_t tokens) {
   if (config.rotary_size() == 0) return "";
   const RopeConfig& rope = config.rope;
-  const int64_t reached = reached_positions(config);
+  const int64_t max_positions = max_supported_positions(config);
   if (rope.as<LongRopeScaling>())
-    return cat("longrope's long_factor is for sequences of at most ", reached,
+    return cat("longrope's long_factor is for sequences of at most ", max_positions,
                " tokens; longer ones need factors that were found for them");
   if (find_family(config.family)->yarn_is_longrope)
     return cat(
         "longrope reaches them: rope_scaling with a short_factor and a long_factor that were found "
         "for this model");
-  const double times = static_cast<double>(tokens) / static_cast<double>(reached);
+  const double times = static_cast<double>(tokens) / static_cast<double>(max_positions);
   if (rope.is_scaled())
-    return cat("factor ", rounded_up(rope.factor() * times), " instead of ",
+    return cat("factor ", factor_text(rope.factor() * times), " instead of ",
                number_text(rope.factor()), " in the rope scaling of config.json reaches them");
   return cat("yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": ",
-             rounded_up(times), ", \"original_max_position_embeddings\": ", reached,
+             factor_text(times), ", \"original_max_position_embeddings\": ", max_positions,
              "} in config.json");
 }
 

@@ -32,10 +32,10 @@ double longrope_attention_factor(double factor, int64_t original_positions);
 
 /// Returns the number of tokens of the longest sequence for which the model's positions were made;
 /// 0: config.json does not say.
-int64_t reached_positions(const ModelConfig& config);
+int64_t max_supported_positions(const ModelConfig& config);
 
 /// Returns the scaling of the rotation that would allow sequences of this many tokens, which are
-/// more than reached_positions(); "" for a model that does not rotate.
-std::string scaling_for(const ModelConfig& config, int64_t tokens);
+/// more than max_supported_positions(); "" for a model that does not rotate.
+std::string suggest_rope_scaling(const ModelConfig& config, int64_t tokens);
 
 }  // namespace ftrun

@@ -33,17 +33,17 @@ std::string without_wrappers(const std::string& name) {
 
 /// Maps names without wrappers to the stored names. If two stored names become the same, the one
 /// without a wrapper counts; if both have one, neither does.
-std::map<std::string, std::string> unwrapped(const std::vector<std::string>& stored) {
+std::map<std::string, std::string> map_unwrapped_names(const std::vector<std::string>& stored) {
   std::map<std::string, std::string> plain;
-  std::set<std::string> twice;
+  std::set<std::string> ambiguous;
   for (const std::string& name : stored) {
     const std::string bare = without_wrappers(name);
     const auto [at, added] = plain.emplace(bare, name);
     if (added) continue;
     if (name == bare) at->second = name;
-    if (at->second != bare) twice.insert(bare);
+    if (at->second != bare) ambiguous.insert(bare);
   }
-  for (const std::string& name : twice)
+  for (const std::string& name : ambiguous)
     if (plain.at(name) != name) plain.erase(name);
   return plain;
 }
@@ -53,7 +53,7 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
 std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain,
                                              const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
-  for (const auto& [name, as_stored] : plain) {
+  for (const auto& [name, stored_name] : plain) {
     size_t begin = 0;  // where a part of the name begins
     do {
       if (cores.contains(std::string_view(name).substr(begin))) ++counts[name.substr(0, begin)];
@@ -64,8 +64,8 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
 }
 
 /// Returns the prefixes that the most cores follow; only `root` if any core follows it.
-std::vector<std::string> most_frequent(const std::map<std::string, size_t>& counts,
-                                       std::string_view root) {
+std::vector<std::string> most_frequent_prefixes(const std::map<std::string, size_t>& counts,
+                                                std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
   std::vector<std::string> best;
   size_t highest = 0;
@@ -81,18 +81,18 @@ std::vector<std::string> most_frequent(const std::map<std::string, size_t>& coun
 /// if there are several, none of them under its own name.
 std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
                                      const std::string& head) {
-  if (const auto own = plain.find(head); own != plain.end()) return own->second;
-  std::optional<std::string> found;
+  if (const auto exact = plain.find(head); exact != plain.end()) return exact->second;
+  std::optional<std::string> head_name;
   const std::string end = cat('.', head);
-  for (const auto& [name, as_stored] : plain) {
+  for (const auto& [name, stored_name] : plain) {
     if (!name.ends_with(end)) continue;
-    if (found) return std::nullopt;
-    found = as_stored;
+    if (head_name) return std::nullopt;
+    head_name = stored_name;
   }
-  return found;
+  return head_name;
 }
 
-/// Sets cause and remedy: what the folder holds in place of the wanted tensors.
+/// Sets cause and remedy: what the folder holds in place of the needed tensors.
 void explain_missing(const std::vector<std::string>& stored,
                      const std::vector<std::string>& prefixes, StoredNames& names) {
   const auto is_adapters = [](const std::string& name) {
@@ -117,52 +117,53 @@ void explain_missing(const std::vector<std::string>& stored,
 
 }  // namespace
 
-StoredNames find_stored_names(const std::vector<std::string>& wanted,
+StoredNames find_stored_names(const std::vector<std::string>& needed_names,
                               const std::vector<std::string>& stored, std::string_view root) {
   StoredNames names;
-  const std::map<std::string, std::string> plain = unwrapped(stored);
+  const std::map<std::string, std::string> plain = map_unwrapped_names(stored);
   std::set<std::string, std::less<>> cores;
-  for (const std::string& name : wanted)
+  for (const std::string& name : needed_names)
     if (name.starts_with(root)) cores.insert(name.substr(root.size()));
-  const std::vector<std::string> prefixes = most_frequent(count_prefixes(plain, cores), root);
+  const std::vector<std::string> prefixes =
+      most_frequent_prefixes(count_prefixes(plain, cores), root);
   if (prefixes.size() == 1)
     for (const std::string& core : cores)
       if (const auto found = plain.find(prefixes.front() + core);
           found != plain.end() && found->second != cat(root, core))
-        names.stored[cat(root, core)] = found->second;
+        names.stored_name_of[cat(root, core)] = found->second;
   const auto is_found = [&](const std::string& name) {
-    return names.stored.contains(name) ||
+    return names.stored_name_of.contains(name) ||
            std::find(stored.begin(), stored.end(), name) != stored.end();
   };
-  if (!std::all_of(wanted.begin(), wanted.end(), is_found))
+  if (!std::all_of(needed_names.begin(), needed_names.end(), is_found))
     explain_missing(stored, prefixes, names);
   return names;
 }
 
 StoredNames find_stored_names(const ModelDescription& model,
                               const std::vector<std::string>& stored) {
-  std::vector<std::string> wanted;
+  std::vector<std::string> needed_names;
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.initial.source != InitialSource::kFolder) continue;
-    for (std::string& name : tensor.file_names()) wanted.push_back(std::move(name));
+    for (std::string& name : tensor.file_names()) needed_names.push_back(std::move(name));
   }
   const TensorNames& family = tensor_names(model.family);
-  StoredNames names = find_stored_names(wanted, stored, family.root);
-  const std::map<std::string, std::string> plain = unwrapped(stored);
+  StoredNames names = find_stored_names(needed_names, stored, family.root);
+  const std::map<std::string, std::string> plain = map_unwrapped_names(stored);
   const std::string bias_name = cat(family.head, ".bias");
-  if (std::find(wanted.begin(), wanted.end(), bias_name) != wanted.end())
+  if (std::find(needed_names.begin(), needed_names.end(), bias_name) != needed_names.end())
     if (const auto bias = find_head(plain, bias_name); bias && *bias != bias_name)
-      names.stored[bias_name] = *bias;
+      names.stored_name_of[bias_name] = *bias;
   const std::string head_name = cat(family.head, ".weight");
   const auto head = find_head(plain, head_name);
   if (!head) return names;
   const std::string embedding = cat(family.embedding, ".weight");
-  const bool is_alone = !names.stored.contains(embedding) &&
+  const bool is_alone = !names.stored_name_of.contains(embedding) &&
                         std::find(stored.begin(), stored.end(), embedding) == stored.end();
   if (model.tied && is_alone)
-    names.stored[embedding] = *head;
+    names.stored_name_of[embedding] = *head;
   else if (*head != head_name)
-    names.stored[head_name] = *head;
+    names.stored_name_of[head_name] = *head;
   return names;
 }
 
@@ -170,7 +171,7 @@ std::string stored_name_example(const ModelDescription& model, const StoredNames
   const TensorNames& family = tensor_names(model.family);
   const std::string embedding = cat(family.embedding, ".weight"),
                     head = cat(family.head, ".weight");
-  for (const auto& [name, stored] : names.stored)
+  for (const auto& [name, stored] : names.stored_name_of)
     if (name != embedding || !stored.ends_with(head))
       return cat("\"", stored, "\" for \"", name, "\"");
   return "";

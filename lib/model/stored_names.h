@@ -15,7 +15,7 @@ namespace ftrun {
 /// model begin with its path there, and a model without its head has no `model.`.
 struct StoredNames {
   /// The stored name of each tensor whose stored name differs from the name by which it is read.
-  std::map<std::string, std::string> stored;
+  std::map<std::string, std::string> stored_name_of;
   /// The reason why names differ by more than a wrapper or a prefix, as part of a sentence; else
   /// empty.
   std::string cause;
@@ -23,10 +23,10 @@ struct StoredNames {
   std::string remedy;
 };
 
-/// Finds `wanted` in `stored`. The names of `wanted` begin with `root`, which may be replaced by
-/// another prefix, the same one for all names; wrappers' names may be anywhere. A tensor that is
-/// stored under its own name, or under two others, has no entry.
-StoredNames find_stored_names(const std::vector<std::string>& wanted,
+/// Finds `needed_names` in `stored`. The names of `needed_names` begin with `root`, which may be
+/// replaced by another prefix, the same one for all names; wrappers' names may be anywhere. A
+/// tensor that is stored under its own name, or under two others, has no entry.
+StoredNames find_stored_names(const std::vector<std::string>& needed_names,
                               const std::vector<std::string>& stored, std::string_view root);
 
 /// Finds the stored names of a model's tensors in a model folder. A tied matrix may be stored only

@@ -163,7 +163,7 @@ std::vector<Feature> run_features() {
 }
 
 /// Builds the model as a training step with the requested features needs it.
-void build(const ModelConfig& config, const RequestedFeatures& request) {
+void try_build_model(const ModelConfig& config, const RequestedFeatures& request) {
   LoraOptions lora;
   lora.target_modules = {std::string(kAllLinear)};
   lora.magnitudes = request.magnitudes;
@@ -185,7 +185,7 @@ ModelConfig without_idle_rope(ModelConfig config) {
 /// Notes collects the limits of features, and numbers them in the order in which they occur.
 class Notes {
  public:
-  std::string refer_to(const Error& limit) {
+  std::string add_limit(const Error& limit) {
     std::string text = limit.message();
     for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
       if (text.starts_with(before)) text.erase(0, before.size());
@@ -197,7 +197,7 @@ class Notes {
     return cat("no [", found - texts_.begin() + 1, "]");
   }
 
-  std::string list() const {
+  std::string numbered_list() const {
     std::string lines;
     for (size_t i = 0; i < texts_.size(); ++i) lines += cat(i + 1, ". ", texts_[i], "\n");
     return lines;
@@ -217,12 +217,12 @@ std::string feature_cell(const Family& family, const Feature& feature, Notes& no
     const ModelConfig base = parse_small_config(json);
     json.update(change);
     const ModelConfig changed = parse_small_config(json);
-    build(changed, feature.request);
+    try_build_model(changed, feature.request);
     const bool is_same = without_idle_rope(changed) == without_idle_rope(base);
     return is_run || !is_same ? "yes" : "unchanged";
   } catch (const Error& limit) {
     if (limit.code() == ExitCode::kBug) throw;
-    return notes.refer_to(limit);
+    return notes.add_limit(limit);
   }
 }
 
@@ -269,12 +269,12 @@ std::string family_table() {
     std::vector<std::string> modules;
     for (const LinearModule& module : linear_modules(family.names))
       modules.push_back(cat(
-          last_part(module.name),
+          last_path_part(module.name),
           module.projections.size() > 1 ? cat(" (", module.projections.size(), " fused)") : ""));
     text +=
         table_row({std::string(family.model_type), std::string(family.architecture),
                    join(modules, ", ") + (family.names.transposed ? "; transposed in files" : ""),
-                   join(adapted_by_default(family.names), ", "), norm_text(config),
+                   join(default_target_modules(family.names), ", "), norm_text(config),
                    config.gated ? "gated" : "ungated",
                    config.learned_positions ? "learned"
                    : config.window_rope     ? "RoPE, another base in sliding-window layers"
@@ -299,7 +299,7 @@ std::string support_markdown() {
   text += cat("ftrun reads models that were published quantized if their `quant_method` is ",
               join(methods, " or "),
               " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n");
-  return text + notes.list();
+  return text + notes.numbered_list();
 }
 
 }  // namespace ftrun

@@ -34,23 +34,23 @@ std::vector<LinearModule> linear_modules(const TensorNames& names) {
   return modules;
 }
 
-std::vector<std::string> adaptable_names(const TensorNames& names) {
-  std::vector<std::string> found;
+std::vector<std::string> adaptable_module_names(const TensorNames& names) {
+  std::vector<std::string> modules;
   for (const LinearModule& module : linear_modules(names)) {
-    const std::string name(last_part(module.name));
-    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+    const std::string name(last_path_part(module.name));
+    if (std::find(modules.begin(), modules.end(), name) == modules.end()) modules.push_back(name);
   }
-  return found;
+  return modules;
 }
 
-std::vector<std::string> adapted_by_default(const TensorNames& names) {
-  std::vector<std::string> found;
-  for (const std::string_view name : names.adapted)
-    if (!name.empty()) found.emplace_back(name);
-  return found;
+std::vector<std::string> default_target_modules(const TensorNames& names) {
+  std::vector<std::string> modules;
+  for (const std::string_view name : names.default_targets)
+    if (!name.empty()) modules.emplace_back(name);
+  return modules;
 }
 
-std::string_view last_part(std::string_view module) {
+std::string_view last_path_part(std::string_view module) {
   return module.substr(module.rfind('.') + 1);
 }
 

@@ -54,10 +54,10 @@ struct TensorNames {
   /// False: all of q, then all of k, then all of v.
   bool rows_by_key_head = false;
   /// Endings of the names of buffers that files contain and no model reads.
-  std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
+  std::array<std::string_view, 3> ignored_suffixes{"rotary_emb.inv_freq", ".masked_bias", {}};
   /// The modules that get an adapter if a config names none: those that PEFT chooses, if it has a
   /// rule for the family.
-  std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
+  std::array<std::string_view, 4> default_targets{"q_proj", "v_proj"};
 
   std::string_view linear_layer(Projection projection) const {
     return linear_layers[static_cast<size_t>(projection)];
@@ -79,11 +79,11 @@ struct LinearModule {
 std::vector<LinearModule> linear_modules(const TensorNames& names);
 
 /// Lists the last parts of the paths of all linear layers' modules: q_proj, k_proj, ...
-std::vector<std::string> adaptable_names(const TensorNames& names);
+std::vector<std::string> adaptable_module_names(const TensorNames& names);
 /// Lists the modules that a family adapts if a config names none: q_proj, v_proj.
-std::vector<std::string> adapted_by_default(const TensorNames& names);
+std::vector<std::string> default_target_modules(const TensorNames& names);
 
 /// Returns the last part of a module's path: "q_proj" of "self_attn.q_proj".
-std::string_view last_part(std::string_view module);
+std::string_view last_path_part(std::string_view module);
 
 }  // namespace ftrun

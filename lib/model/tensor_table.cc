@@ -10,65 +10,65 @@
 
 namespace ftrun {
 
-std::vector<TensorTable::Lora> TensorTable::add_lora(const LoraModule& module) {
+std::vector<TensorTable::LoraIds> TensorTable::add_lora(const LoraModule& module) {
   const LinearLayer& first = module.linear_layers.front();
   const int64_t rank = module.low_rank.rank;
-  const bool a_term = gradient_is_partial(OpKind::kLoraUp, 1, 'O');
+  const bool a_is_partial = gradient_is_partial(OpKind::kLoraUp, 1, 'O');
   const std::string a_name = lora_a_name(module.path);
   const TensorId a = add_lora_a(first.is_split_by_outputs
-                                    ? replicated(a_name, {rank, first.inputs}, split_, a_term)
+                                    ? replicate(a_name, {rank, first.inputs}, split_, a_is_partial)
                                     : split_columns(a_name, {rank, first.inputs}, split_));
-  std::vector<Lora> all;
+  std::vector<LoraIds> all;
   for (const ModulePart& part : parts_of(module.path, module.linear_layers)) {
     const int64_t outputs = part.linear.outputs;
-    const bool term = result_is_partial(OpKind::kLinear, 0, 'I');
-    Lora ids{a, add_lora_b(output_row_tensor(part, lora_b_name(""), {outputs, rank}, term))};
+    const bool partial = result_is_partial(OpKind::kLinear, 0, 'I');
+    LoraIds ids{a, add_lora_b(output_row_tensor(part, lora_b_name(""), {outputs, rank}, partial))};
     if (module.magnitudes)
       ids.magnitudes = add_magnitudes(
-          output_row_tensor(part, lora_magnitude_name(""), {outputs}, term), module.low_rank);
+          output_row_tensor(part, lora_magnitude_name(""), {outputs}, partial), module.low_rank);
     all.push_back(ids);
   }
   return all;
 }
 
-TensorTable::Norm TensorTable::add_norm(const std::string& module, const ModelConfig& c) {
+TensorTable::NormIds TensorTable::add_norm(const std::string& module, const ModelConfig& c) {
   if (!c.norm_weight) return {};
   const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
   const auto vector = [&](const char* end, size_t operand) {
-    const bool term = split_.sequence && gradient_is_partial(kind, operand, 'N');
-    return add(replicated(module + end, {c.hidden}, split_, term));
+    const bool partial = split_.sequence && gradient_is_partial(kind, operand, 'N');
+    return add(replicate(module + end, {c.hidden}, split_, partial));
   };
-  Norm ids{vector(".weight", 1)};
+  NormIds ids{vector(".weight", 1)};
   if (c.has_norm_bias()) ids.bias = vector(".bias", 2);
   return ids;
 }
 
 TensorId TensorTable::add_shared_head_norm(std::string name, int64_t size) {
   return add(
-      replicated(std::move(name), {size}, split_, gradient_is_partial(OpKind::kQkNorm, 1, 'H')));
+      replicate(std::move(name), {size}, split_, gradient_is_partial(OpKind::kQkNorm, 1, 'H')));
 }
 
-TensorId TensorTable::add_own_head_norms(const std::string& module, int64_t heads, int64_t size,
+TensorId TensorTable::add_per_head_norms(const std::string& module, int64_t heads, int64_t size,
                                          int copies) {
   const size_t star = module.find('*');
   const bool is_several = star != std::string::npos;
   TensorInfo tensor =
       split_rows(cat(is_several ? module.substr(0, star - 1) : module, ".heads.weight"),
                  {heads * size}, split_, copies);
-  tensor.stored = {.name = module + ".weight",
-                   .shape = is_several ? Dims{size} : Dims{heads, size},
-                   .pieces = is_several ? heads : 0};
+  tensor.stored_location = {.name = module + ".weight",
+                            .shape = is_several ? Dims{size} : Dims{heads, size},
+                            .tensor_count = is_several ? heads : 0};
   return add(std::move(tensor));
 }
 
-std::vector<TensorTable::Linear> TensorTable::add_linear(
+std::vector<TensorTable::LinearIds> TensorTable::add_linear(
     const std::string& module, const std::vector<LinearLayer>& linear_layers, bool transposed) {
-  std::vector<Linear> all;
+  std::vector<LinearIds> all;
   for (const ModulePart& part : parts_of(module, linear_layers, transposed)) {
     const LinearLayer& linear = part.linear;
     TensorInfo weight = linear_weight(linear, part.name(".weight"), split_);
     part.record_location(weight, ".weight");
-    Linear ids{add(std::move(weight))};
+    LinearIds ids{add(std::move(weight))};
     if (linear.bias)
       ids.bias = add(output_row_tensor(part, ".bias", {linear.outputs},
                                        gradient_is_partial(OpKind::kLinear, 2, 'I')));
@@ -92,11 +92,12 @@ std::vector<TensorTable::ModulePart> TensorTable::parts_of(
 }
 
 TensorInfo TensorTable::output_row_tensor(const ModulePart& part, std::string_view end, Dims shape,
-                                          bool term) {
+                                          bool gradient_is_partial) {
   const LinearLayer& linear = part.linear;
-  TensorInfo tensor = linear.is_split_by_outputs
-                          ? split_rows(part.name(end), std::move(shape), split_, linear.copies)
-                          : replicated(part.name(end), std::move(shape), split_, term);
+  TensorInfo tensor =
+      linear.is_split_by_outputs
+          ? split_rows(part.name(end), std::move(shape), split_, linear.copies)
+          : replicate(part.name(end), std::move(shape), split_, gradient_is_partial);
   part.record_location(tensor, end);
   return tensor;
 }
@@ -124,12 +125,12 @@ TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRankAdapter& lo
 }
 
 std::vector<LinearLayer> linear_layers_of(const LinearModule& module,
-                                          const std::vector<LinearLayer>& all) {
-  std::vector<LinearLayer> found;
-  for (const LinearLayer& linear : all)
+                                          const std::vector<LinearLayer>& linear_layers) {
+  std::vector<LinearLayer> layers_of_module;
+  for (const LinearLayer& linear : linear_layers)
     if (std::count(module.projections.begin(), module.projections.end(), linear.projection) > 0)
-      found.push_back(linear);
-  return found;
+      layers_of_module.push_back(linear);
+  return layers_of_module;
 }
 
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
@@ -148,8 +149,8 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
     if (c.qk_norm == QkNorm::kLayerNormByHead) {
-      ids.q_norm = table.add_own_head_norms(q_norm, c.query_heads, c.head_size, 1);
-      ids.k_norm = table.add_own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
+      ids.q_norm = table.add_per_head_norms(q_norm, c.query_heads, c.head_size, 1);
+      ids.k_norm = table.add_per_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
     } else if (c.qk_norm == QkNorm::kAllHeads) {
       ids.q_norm = table.add_split_by_rows(q_norm + ".weight", {c.query_heads * c.head_size});
       ids.k_norm = table.add_split_by_rows(k_norm + ".weight", {c.kv_heads * c.head_size},

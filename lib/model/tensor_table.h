@@ -35,9 +35,9 @@ class TensorTable {
   TensorId add_split_by_rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// Lora holds the ids of A [rank, inputs] and B [outputs, rank] of a linear layer's adapter.
+  /// LoraIds holds the ids of A [rank, inputs] and B [outputs, rank] of a linear layer's adapter.
   /// Linear layers of one module share A.
-  struct Lora {
+  struct LoraIds {
     TensorId a = -1, b = -1;
     /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
@@ -50,31 +50,31 @@ class TensorTable {
     bool magnitudes;
     std::vector<LinearLayer> linear_layers;
   };
-  std::vector<Lora> add_lora(const LoraModule& module);
+  std::vector<LoraIds> add_lora(const LoraModule& module);
 
-  struct Norm {
+  struct NormIds {
     TensorId weight = -1;
     TensorId bias = -1;
   };
   /// Adds the weight and the bias that a norm has. Sequence parallelism divides the tokens of such
   /// a norm over ranks.
-  Norm add_norm(const std::string& module, const ModelConfig& c);
+  NormIds add_norm(const std::string& module, const ModelConfig& c);
   /// Adds the weights of one norm that all heads share.
   TensorId add_shared_head_norm(std::string name, int64_t size);
 
   /// Adds the weights of `heads` norms, one for each head. Files hold them in one tensor [heads,
   /// size] or, if the module's name has a '*', in one tensor for each head.
-  TensorId add_own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
+  TensorId add_per_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
 
-  struct Linear {
+  struct LinearIds {
     TensorId weight = -1;
     TensorId bias = -1;
   };
   /// Adds the weights and biases of the linear layers of a module of the files. If a linear layer
   /// is divided by outputs, a rank computes some of the results. Otherwise it computes a term of
   /// every result, from some of the inputs.
-  std::vector<Linear> add_linear(const std::string& module,
-                                 const std::vector<LinearLayer>& linear_layers, bool transposed);
+  std::vector<LinearIds> add_linear(const std::string& module,
+                                    const std::vector<LinearLayer>& linear_layers, bool transposed);
 
  private:
   /// ModulePart describes a linear layer as a part of a module of the files. If the module is a
@@ -87,7 +87,7 @@ class TensorTable {
     /// The number of outputs of all linear layers of the module, and the row of the module's matrix
     /// where this linear layer begins.
     int64_t module_outputs;
-    int64_t first;
+    int64_t first_row;
 
     /// Returns the name of the linear layer's tensor with this end (".weight").
     std::string name(std::string_view end) const {
@@ -100,21 +100,22 @@ class TensorTable {
       shape[0] = module_outputs;
       const bool turned = transposed && shape.size() == 2;
       if (turned) std::swap(shape[0], shape[1]);
-      tensor.stored = {.name = cat(module, end),
-                       .shape = std::move(shape),
-                       .first = first,
-                       .rows_together = std::max<int64_t>(linear.rows_together, 1),
-                       .stride = std::max<int64_t>(linear.stride, 1),
-                       .transposed = turned};
+      tensor.stored_location = {.name = cat(module, end),
+                                .shape = std::move(shape),
+                                .first_row = first_row,
+                                .rows_together = std::max<int64_t>(linear.rows_together, 1),
+                                .stride = std::max<int64_t>(linear.stride, 1),
+                                .transposed = turned};
     }
   };
   static std::vector<ModulePart> parts_of(const std::string& module,
                                           const std::vector<LinearLayer>& linear_layers,
                                           bool transposed = false);
 
-  /// Describes a tensor whose rows, or elements, are the linear layer's outputs. `term`: if each
-  /// rank has the whole tensor, a rank computes a partial gradient.
-  TensorInfo output_row_tensor(const ModulePart& part, std::string_view end, Dims shape, bool term);
+  /// Describes a tensor whose rows, or elements, are the linear layer's outputs. If each rank has
+  /// the whole tensor, `gradient_is_partial` says that a rank computes a partial gradient.
+  TensorInfo output_row_tensor(const ModulePart& part, std::string_view end, Dims shape,
+                               bool gradient_is_partial);
 
   TensorId add_lora_a(TensorInfo tensor);
   TensorId add_lora_b(TensorInfo tensor);
@@ -134,23 +135,23 @@ class TensorTable {
 
 /// BlockTensors holds the ids of a block's tensors; -1 for tensors that it does not have.
 struct BlockTensors {
-  std::array<TensorTable::Linear, kProjections> linear;
-  std::array<TensorTable::Lora, kProjections> lora;
-  std::array<TensorTable::Norm, kBlockNorms> norms;
+  std::array<TensorTable::LinearIds, kProjections> linear;
+  std::array<TensorTable::LoraIds, kProjections> lora;
+  std::array<TensorTable::NormIds, kBlockNorms> norms;
   TensorId q_norm = -1, k_norm = -1;
 
-  const TensorTable::Linear& at(Projection projection) const {
+  const TensorTable::LinearIds& at(Projection projection) const {
     return linear[static_cast<size_t>(projection)];
   }
-  const TensorTable::Lora& lora_at(Projection projection) const {
+  const TensorTable::LoraIds& lora_at(Projection projection) const {
     return lora[static_cast<size_t>(projection)];
   }
-  const TensorTable::Norm& at(BlockNorm norm) const { return norms[static_cast<size_t>(norm)]; }
+  const TensorTable::NormIds& at(BlockNorm norm) const { return norms[static_cast<size_t>(norm)]; }
 };
 
-/// Returns those linear layers of `all` that belong to one module of the files.
+/// Returns those linear layers of `linear_layers` that belong to one module of the files.
 std::vector<LinearLayer> linear_layers_of(const LinearModule& module,
-                                          const std::vector<LinearLayer>& all);
+                                          const std::vector<LinearLayer>& linear_layers);
 
 /// Adds the tensors of a block; `c` is the whole model's config.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,

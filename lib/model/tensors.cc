@@ -18,9 +18,10 @@ bool ends_with(std::string_view text, std::string_view end) {
 }
 
 std::unordered_map<std::string, const Dims*> shapes_by_name(
-    const std::vector<std::pair<std::string, Dims>>& found, std::vector<std::string>& problems) {
+    const std::vector<std::pair<std::string, Dims>>& folder_tensors,
+    std::vector<std::string>& problems) {
   std::unordered_map<std::string, const Dims*> out;
-  for (const auto& [name, shape] : found)
+  for (const auto& [name, shape] : folder_tensors)
     if (!out.emplace(name, &shape).second)
       problems.push_back(cat("tensor ", name, " occurs twice"));
   return out;
@@ -38,7 +39,7 @@ std::string without_layer(const std::string& problem) {
 
 /// Joins problems that differ only in the layer number: keeps the first one, and adds how many more
 /// layers have it.
-std::vector<std::string> joined_by_layer(const std::vector<std::string>& problems) {
+std::vector<std::string> join_layer_problems(const std::vector<std::string>& problems) {
   std::unordered_map<std::string, size_t> counts;
   for (const std::string& problem : problems) ++counts[without_layer(problem)];
   std::vector<std::string> lines;
@@ -71,29 +72,30 @@ void add_shape_problem(const std::string& name, const Dims* found, const Dims& e
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {
   const TensorNames& names = tensor_names(model.family);
   if (model.tied && name == cat(names.head, ".weight")) return true;
-  return std::any_of(names.ignored.begin(), names.ignored.end(),
+  return std::any_of(names.ignored_suffixes.begin(), names.ignored_suffixes.end(),
                      [&](std::string_view end) { return !end.empty() && ends_with(name, end); });
 }
 
-std::vector<std::string> check_tensors(const ModelDescription& model,
-                                       const std::vector<std::pair<std::string, Dims>>& found) {
+std::vector<std::string> check_tensors(
+    const ModelDescription& model,
+    const std::vector<std::pair<std::string, Dims>>& folder_tensors) {
   std::vector<std::string> problems;
-  auto rest = shapes_by_name(found, problems);
-  std::unordered_set<std::string> looked_for;
+  auto unread_shapes = shapes_by_name(folder_tensors, problems);
+  std::unordered_set<std::string> expected_names;
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.initial.source != InitialSource::kFolder) continue;
     for (const std::string& name : tensor.file_names()) {
-      if (!looked_for.insert(name).second) continue;
-      const auto it = rest.find(name);
-      add_shape_problem(name, it == rest.end() ? nullptr : it->second, tensor.file_shape(),
+      if (!expected_names.insert(name).second) continue;
+      const auto it = unread_shapes.find(name);
+      add_shape_problem(name, it == unread_shapes.end() ? nullptr : it->second, tensor.file_shape(),
                         problems);
-      if (it != rest.end()) rest.erase(it);
+      if (it != unread_shapes.end()) unread_shapes.erase(it);
     }
   }
-  for (const auto& entry : found) {
+  for (const auto& entry : folder_tensors) {
     const bool is_known = is_ignored_tensor(model, entry.first) ||
                           (!model.multimodal.empty() && is_outside_decoder(entry.first));
-    if (rest.erase(entry.first) != 0 && !is_known) {
+    if (unread_shapes.erase(entry.first) != 0 && !is_known) {
       problems.push_back(
           cat("tensor ", entry.first, " is not a parameter of a ", model.family, " model"));
     }
@@ -103,13 +105,13 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
 
 std::string tensor_problems_text(const std::vector<std::string>& problems, size_t max_problems) {
   const bool is_long = problems.size() > max_problems;
-  std::vector<std::string> lines = is_long ? joined_by_layer(problems) : problems;
+  std::vector<std::string> lines = is_long ? join_layer_problems(problems) : problems;
   const size_t left_out = lines.size() - std::min(lines.size(), max_problems);
   lines.resize(lines.size() - left_out);
   return cat(join(lines, "\n  "), left_out == 0 ? "" : cat("\n  and ", left_out, " more"));
 }
 
-bool decays(const TensorInfo& tensor) {
+bool has_weight_decay(const TensorInfo& tensor) {
   // Tensors of one dimension (norm weights) and biases do not decay. LoRA's tensors do, also
   // magnitudes, which have one dimension.
   return is_lora_name(tensor.name) ||

@@ -13,8 +13,8 @@ namespace ftrun {
 /// model needs. Returns one line for each problem: missing, misshapen, listed twice, or unknown
 /// tensors. Tensors that other tools leave and that hold no information (rotary_emb.inv_freq,
 /// masked_bias, a lm_head.weight of a model with tied embeddings) are not problems.
-std::vector<std::string> check_tensors(const ModelDescription& model,
-                                       const std::vector<std::pair<std::string, Dims>>& found);
+std::vector<std::string> check_tensors(
+    const ModelDescription& model, const std::vector<std::pair<std::string, Dims>>& folder_tensors);
 
 /// Adds a problem where a tensor is missing (`found` is null) or has another shape than expected.
 void add_shape_problem(const std::string& name, const Dims* found, const Dims& expected,
@@ -33,7 +33,7 @@ bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
 
 /// Returns whether AdamW's weight decay usually applies to the tensor: it does to matrices and to
 /// all tensors of adapters, but not to norms and biases.
-bool decays(const TensorInfo& tensor);
+bool has_weight_decay(const TensorInfo& tensor);
 
 /// Formats dimensions: "[576, 1536]".
 std::string dims_text(const Dims& dims);

@@ -19,16 +19,16 @@ std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }
 
-/// Patterns holds regular expressions that match a part of a name, and records which of them
+/// NamePatterns holds regular expressions that match a part of a name, and records which of them
 /// matched something.
-class Patterns {
+class NamePatterns {
  public:
-  Patterns(std::string key, const std::vector<std::string>& texts,
-           std::vector<std::string>& problems)
+  NamePatterns(std::string key, const std::vector<std::string>& texts,
+               std::vector<std::string>& problems)
       : key_(std::move(key)), texts_(texts), used_(texts.size()) {
     for (const std::string& text : texts) {
       try {
-        patterns_.push_back(user_pattern(text));
+        patterns_.push_back(compile_pattern(text));
       } catch (const Error& error) {
         problems.push_back(cat(key_, " \"", text.substr(0, 80), "\": ", error.message()));
         patterns_.emplace_back();
@@ -48,9 +48,10 @@ class Patterns {
 
   void report_unused(const ModelDescription& model, std::vector<std::string>& problems) const {
     const TensorNames& names = tensor_names(model.family);
-    const std::string head(last_part(names.head));
+    const std::string head(last_path_part(names.head));
     const std::string note =
-        model.tied ? cat("; this model's output matrix is its ", last_part(names.embedding)) : "";
+        model.tied ? cat("; this model's output matrix is its ", last_path_part(names.embedding))
+                   : "";
     for (size_t i = 0; i < texts_.size(); ++i)
       if (!used_[i])
         problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has this name",
@@ -74,26 +75,27 @@ std::set<std::string> adapted_modules(const ModelDescription& model) {
 
 /// Returns the tensors of the modules that train whole. A tied output matrix counts as the
 /// embedding.
-std::set<std::string> saved_tensors(const ModelDescription& model,
-                                    const std::vector<std::string>& modules,
-                                    std::vector<std::string>& problems) {
+std::set<std::string> find_saved_tensors(const ModelDescription& model,
+                                         const std::vector<std::string>& modules,
+                                         std::vector<std::string>& problems) {
   std::set<std::string> tensors, known;
   const TensorNames& names = tensor_names(model.family);
-  for (const std::string& wanted : modules) {
-    const bool is_tied_head = model.tied && wanted == last_part(names.head);
-    const std::string entry(is_tied_head ? last_part(names.embedding) : wanted);
+  for (const std::string& module_to_save : modules) {
+    const bool is_tied_head = model.tied && module_to_save == last_path_part(names.head);
+    const std::string entry(is_tied_head ? last_path_part(names.embedding) : module_to_save);
     bool found = false;
     for (const TensorInfo& tensor : model.tensors) {
       const std::string module = module_of(tensor.file_name());
-      if (is_lora_name(tensor.name) || tensor.stored.pieces > 0) continue;
+      if (is_lora_name(tensor.name) || tensor.stored_location.tensor_count > 0) continue;
       known.insert(module.substr(module.rfind('.') + 1));
       if (!module.ends_with(entry)) continue;  // as in PEFT, not only after a dot
       tensors.insert(tensor.name);
       found = true;
     }
     if (found) continue;
-    problems.push_back(cat("modules_to_save \"", wanted, "\": no module has this name",
-                           did_you_mean(nearest(wanted, {known.begin(), known.end()}))));
+    problems.push_back(
+        cat("modules_to_save \"", module_to_save, "\": no module has this name",
+            did_you_mean(closest_match(module_to_save, {known.begin(), known.end()}))));
   }
   return tensors;
 }
@@ -144,14 +146,14 @@ void check_not_quantized(const ModelDescription& model, const std::set<std::stri
 
 /// Returns the names of the tensors that the options choose. Expressions and modules that fit
 /// nothing are problems.
-std::set<std::string> chosen_names(const ModelDescription& model,
-                                   const TrainedTensorOptions& options,
-                                   std::vector<std::string>& problems) {
-  Patterns freeze_patterns("train.freeze", options.freeze, problems),
+std::set<std::string> choose_tensor_names(const ModelDescription& model,
+                                          const TrainedTensorOptions& options,
+                                          std::vector<std::string>& problems) {
+  NamePatterns freeze_patterns("train.freeze", options.freeze, problems),
       only_patterns("train.only", options.only, problems);
-  const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
+  const std::set<std::string> saved = find_saved_tensors(model, options.modules_to_save, problems);
   const std::set<std::string> adapted = adapted_modules(model);
-  const auto is_wanted = [&](const TensorInfo& tensor) {
+  const auto is_trained = [&](const TensorInfo& tensor) {
     if (!options.adapter || is_lora_name(tensor.name) || saved.contains(tensor.name)) return true;
     if (!tensor.name.ends_with(".bias") || options.bias == AdapterBias::kNone) return false;
     return options.bias == AdapterBias::kAll || adapted.contains(module_of(tensor.file_name()));
@@ -160,7 +162,7 @@ std::set<std::string> chosen_names(const ModelDescription& model,
   for (const TensorInfo& tensor : model.tensors) {
     const bool frozen = freeze_patterns.match(tensor.file_name());
     const bool chosen = only_patterns.match(tensor.file_name()) || options.only.empty();
-    if (is_wanted(tensor) && chosen && !frozen) trained.insert(tensor.name);
+    if (is_trained(tensor) && chosen && !frozen) trained.insert(tensor.name);
   }
   freeze_patterns.report_unused(model, problems);
   only_patterns.report_unused(model, problems);
@@ -186,8 +188,8 @@ void check_any_trained(const ModelDescription&, const std::set<std::string>& tra
 /// ChoiceCheck adds problems of a choice whose names are right, and has their remedy.
 struct ChoiceCheck {
   const char* remedy;
-  void (*check)(const ModelDescription& model, const std::set<std::string>& trained,
-                std::vector<std::string>& problems);
+  void (*run)(const ModelDescription& model, const std::set<std::string>& trained,
+              std::vector<std::string>& problems);
 };
 
 constexpr ChoiceCheck kChoiceChecks[] = {
@@ -204,17 +206,18 @@ constexpr ChoiceCheck kChoiceChecks[] = {
 
 }  // namespace
 
-ModelDescription choose_trained(ModelDescription model, const TrainedTensorOptions& options) {
+ModelDescription choose_trained_tensors(ModelDescription model,
+                                        const TrainedTensorOptions& options) {
   std::vector<std::string> problems;
-  const std::set<std::string> trained = chosen_names(model, options, problems);
+  const std::set<std::string> trained = choose_tensor_names(model, options, problems);
   const TensorNames& names = tensor_names(model.family);
   std::string remedy = cat("use names of parameters as in the model's files (",
                            names.in_block(0, names.linear_layer(Projection::kQ)), ".weight)");
   // Choices are checked only if their names are right, and only until one check finds problems.
-  for (const ChoiceCheck& next : kChoiceChecks) {
+  for (const ChoiceCheck& check : kChoiceChecks) {
     if (!problems.empty()) break;
-    next.check(model, trained, problems);
-    if (!problems.empty()) remedy = next.remedy;
+    check.run(model, trained, problems);
+    if (!problems.empty()) remedy = check.remedy;
   }
   if (!problems.empty())
     throw Error(

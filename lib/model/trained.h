@@ -27,7 +27,8 @@ struct TrainedTensorOptions {
 /// one Error(kUsage) that lists all problems: expressions that are invalid or match nothing,
 /// modules that do not exist, a matrix of a graph of which only a part is chosen, no tensor that
 /// trains.
-ModelDescription choose_trained(ModelDescription model, const TrainedTensorOptions& options);
+ModelDescription choose_trained_tensors(ModelDescription model,
+                                        const TrainedTensorOptions& options);
 
 /// Returns the training model whose embedding row of `token` gets no gradient from the tokens that
 /// are read, as with torch's padding_idx; a tied output matrix still gives that row its gradient.

@@ -46,7 +46,7 @@ struct TrainedModules {
   std::set<int64_t> ranks;
   bool magnitudes = false;
   /// "weight", "bias": tensors of the model itself.
-  std::set<std::string> own;
+  std::set<std::string> own_tensors;
   int64_t parameters = 0;
 
   void add(const TensorInfo& tensor, const ModuleInBlock& module_in_block) {
@@ -55,7 +55,7 @@ struct TrainedModules {
     const std::string module = module_of(tensor);
     const std::string& name = tensor.file_name();
     if (!is_lora_name(name))
-      own.insert(name.substr(module.size() + 1));
+      own_tensors.insert(name.substr(module.size() + 1));
     else if (name == lora_a_name(module))
       ranks.insert(tensor.shape.front());
     else
@@ -69,9 +69,9 @@ struct TrainedModules {
       parts.push_back(cat("LoRA r ", lowest, highest > lowest ? cat(" to ", highest) : "",
                           magnitudes ? " with magnitudes" : ""));
     }
-    if (own.size() == 1 && *own.begin() == "bias")
+    if (own_tensors.size() == 1 && *own_tensors.begin() == "bias")
       parts.emplace_back("bias");
-    else if (!own.empty())
+    else if (!own_tensors.empty())
       parts.emplace_back("whole");
     return join(parts, ", ");
   }
@@ -79,7 +79,7 @@ struct TrainedModules {
 
 /// Returns " (not 0 to 3, 7)" for blocks below `count` that are not among `blocks`; "" where all
 /// are.
-std::string missing_text(const std::set<int64_t>& blocks, int64_t count) {
+std::string missing_blocks_text(const std::set<int64_t>& blocks, int64_t count) {
   std::vector<std::string> runs;
   for (int64_t first = 0; first < count; ++first) {
     if (blocks.contains(first)) continue;
@@ -91,7 +91,7 @@ std::string missing_text(const std::set<int64_t>& blocks, int64_t count) {
   return runs.empty() ? "" : cat(" (not ", join(runs, ", "), ")");
 }
 
-std::string padded(const std::string& text, size_t width) {
+std::string pad_text(const std::string& text, size_t width) {
   return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
 }
 
@@ -116,19 +116,20 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   std::vector<std::string> lines{
       cat("trained: ", parameters, " of ", total, " parameters (",
           percent_text(static_cast<double>(parameters) / static_cast<double>(total), 2), ")")};
-  size_t width = 0, how_width = 0;
+  size_t width = 0, method_width = 0;
   for (const std::string& name : names) {
     width = std::max(width, name.size());
-    how_width = std::max(how_width, trained.at(name).method_text().size());
+    method_width = std::max(method_width, trained.at(name).method_text().size());
   }
   for (const std::string& name : names) {
     const TrainedModules& modules = trained.at(name);
     const std::string blocks =
         modules.blocks.empty() ? ""
                                : cat(modules.blocks.size(), " of ", model.block_count, " blocks",
-                                     missing_text(modules.blocks, model.block_count), ", ");
-    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.method_text(), how_width),
-                        "  ", blocks, modules.parameters, " parameters"));
+                                     missing_blocks_text(modules.blocks, model.block_count), ", ");
+    lines.push_back(cat("  ", pad_text(name, width), "  ",
+                        pad_text(modules.method_text(), method_width), "  ", blocks,
+                        modules.parameters, " parameters"));
   }
   std::erase_if(others, [&](const std::string& name) { return trained.count(name) > 0; });
   if (!others.empty()) lines.push_back(cat("  not trained: ", join(others, ", ")));

@@ -12,7 +12,7 @@ void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
   letters["d"] = head_size;
 }
 
-void head_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_letters_of_heads(const Op& op, std::map<std::string, int64_t>& letters) {
   const auto& heads = op.attrs.get<HeadAttrs>();
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }

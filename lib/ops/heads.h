@@ -24,7 +24,7 @@ struct HeadAttrs {
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
 
-/// Adds the letters of an operation with HeadAttrs (OpSpec::letters).
-void head_letters(const Op& op, std::map<std::string, int64_t>& letters);
+/// Adds the letters of an operation with HeadAttrs (OpSpec::add_letter_sizes).
+void add_letters_of_heads(const Op& op, std::map<std::string, int64_t>& letters);
 
 }  // namespace ftrun

@@ -22,7 +22,7 @@ struct DynamicCodeMap {
   /// The smallest share of each code but the first: the middle between its value and the next lower
   /// one; the middle itself belongs to the even code. Shares below 0 always have codes of values
   /// below 0, because bitsandbytes keeps the sign.
-  float least[kCodes] = {};
+  float smallest_shares[kCodes] = {};
 };
 
 /// CodeLookupTable is a lookup table that gives a first guess of the code of a share. It sorts
@@ -42,13 +42,13 @@ consteval float float_of(uint32_t bits) {
 }
 
 /// Returns the next larger float after `x`, which is not 0.
-consteval float number_after(float x) {
+consteval float next_float(float x) {
   const auto bits = __builtin_bit_cast(uint32_t, x);
   return float_of(x > 0 ? bits + 1 : bits - 1);
 }
 
 /// Returns torch.linspace(0.1, 1, bins + 1)[i] in fp32, rounded as fused multiply-adds round it.
-consteval float border(int bins, int i) {
+consteval float bin_edge(int bins, int i) {
   const float step = (1.0F - 0.1F) / static_cast<float>(bins);
   const double from_below = static_cast<double>(0.1F) + static_cast<double>(step) * i;
   const double from_above = 1.0 - static_cast<double>(step) * (bins - i);
@@ -58,7 +58,7 @@ consteval float border(int bins, int i) {
 consteval int code_of(const DynamicCodeMap& map, float share) {
   int code = 0;
   for (int step = kCodes / 2; step > 0; step /= 2)
-    if (share >= map.least[code + step]) code += step;
+    if (share >= map.smallest_shares[code + step]) code += step;
   return code;
 }
 
@@ -73,18 +73,18 @@ consteval DynamicCodeMap make_code_map(bool has_negative) {
   for (int e = 0; e < 7; ++e) {
     const int bins = has_negative ? 1 << e : 2 << e;
     for (int i = 0; i < bins; ++i) {
-      const float center = (border(bins, i) + border(bins, i + 1)) / 2.0F;
+      const float center = (bin_edge(bins, i) + bin_edge(bins, i + 1)) / 2.0F;
       map.values[++above] = static_cast<float>(kPowers[e]) * center;
       if (has_negative) map.values[--below] = -map.values[above];
     }
   }
   map.values[++above] = 1.0F;
-  map.least[0] = -__builtin_inff();
+  map.smallest_shares[0] = -__builtin_inff();
   for (int code = 1; code < kCodes; ++code) {
     const float halfway = (map.values[code - 1] + map.values[code]) * 0.5F;
-    map.least[code] = code % 2 == 0 ? halfway : number_after(halfway);
+    map.smallest_shares[code] = code % 2 == 0 ? halfway : next_float(halfway);
   }
-  if (has_negative) map.least[zero] = 0.0F;
+  if (has_negative) map.smallest_shares[zero] = 0.0F;
   return map;
 }
 

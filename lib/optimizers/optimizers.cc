@@ -26,7 +26,7 @@ std::vector<OptimizerType> with_variants(size_t first) {
 
 }  // namespace
 
-bool OptimizerTraits::has(std::string_view parameter) const {
+bool OptimizerTraits::has_parameter(std::string_view parameter) const {
   return std::any_of(parameters.begin(), parameters.end(),
                      [&](const Hyperparameter& own) { return own.name == parameter; });
 }
@@ -37,7 +37,7 @@ const OptimizerTraits& optimizer_traits(OptimizerType type) {
 
 std::span<const OptimizerStateTraits> optimizer_states(const OptimizerConfig& config) {
   const OptimizerTraits& optimizer = optimizer_traits(config.type);
-  require(optimizer.offered(), "an optimizer is refused when its config is resolved");
+  require(optimizer.is_offered(), "an optimizer is refused when its config is resolved");
   return optimizer.states(config);
 }
 
@@ -55,12 +55,12 @@ const std::vector<Hyperparameter>& all_hyperparameters() {
   return kAll;
 }
 
-std::vector<std::string> types_with(std::string_view parameter) {
+std::vector<std::string> types_with_parameter(std::string_view parameter) {
   std::vector<std::string> names;
   for (size_t i = 0; i < kEntries.size(); ++i) {
     if (kEntries[i]->variant_of != nullptr) continue;
     for (const OptimizerType type : with_variants(i))
-      if (optimizer_traits(type).has(parameter)) names.emplace_back(name_of(type));
+      if (optimizer_traits(type).has_parameter(parameter)) names.emplace_back(name_of(type));
   }
   return names;
 }

@@ -21,9 +21,9 @@ struct Hyperparameter {
   std::variant<double OptimizerConfig::*, bool OptimizerConfig::*,
                std::array<double, 2> OptimizerConfig::*>
       member;
-  /// Numbers are at least `least` and less than `bound`.
-  std::optional<double> least = {};
-  std::optional<double> bound = {};
+  /// Numbers are at least `minimum` and less than `upper_bound`.
+  std::optional<double> minimum = {};
+  std::optional<double> upper_bound = {};
 };
 
 /// Hyperparameters that several optimizers have.
@@ -86,8 +86,8 @@ struct OptimizerTraits {
   /// The optimizer of which this refused one is a variant: messages list the variant after it.
   const OptimizerTraits* variant_of = nullptr;
 
-  bool offered() const { return states != nullptr; }
-  bool has(std::string_view parameter) const;
+  bool is_offered() const { return states != nullptr; }
+  bool has_parameter(std::string_view parameter) const;
 };
 
 /// Returns the traits of a type.
@@ -101,7 +101,7 @@ const std::vector<Hyperparameter>& all_hyperparameters();
 
 /// Lists the names of the types that have a parameter; each is followed by its variants (Adam by
 /// OneBitAdam).
-std::vector<std::string> types_with(std::string_view parameter);
+std::vector<std::string> types_with_parameter(std::string_view parameter);
 
 /// Lists the classes of torch.optim that are not optimizer types here. A config that names one of
 /// them gets a message that says so.
@@ -112,7 +112,7 @@ struct OptimizerAlias {
   std::string_view alias;
   std::string_view name;
   /// OptimizerTraits::alias_sets of the type; "": none.
-  std::string_view sets = "";
+  std::string_view sets_parameter = "";
 };
 std::vector<OptimizerAlias> optimizer_aliases();
 

@@ -22,13 +22,13 @@ auto first_ending_after(const std::vector<TensorSlice>& slices, int64_t position
 
 }  // namespace
 
-FlatLayout flat_layout(const Partition& partition, FlatOrder order) {
+FlatLayout make_flat_layout(const Partition& partition, FlatOrder order) {
   std::vector<int64_t> elements;
   for (const Unit& unit : partition.units) elements.push_back(unit.padded_numel);
-  return flat_layout(elements, order);
+  return make_flat_layout(elements, order);
 }
 
-FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
+FlatLayout make_flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   FlatLayout layout;
   layout.offset.resize(elements.size());
   layout.order.resize(elements.size());

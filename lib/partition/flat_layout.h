@@ -28,9 +28,9 @@ struct FlatLayout {
   int64_t at(UnitId id) const { return offset[static_cast<size_t>(id)]; }
 };
 
-FlatLayout flat_layout(const Partition& partition, FlatOrder order);
+FlatLayout make_flat_layout(const Partition& partition, FlatOrder order);
 /// Lays out units of `elements[unit]` elements instead of their padded size.
-FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
+FlatLayout make_flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
 /// UnitRange is a range of elements [begin, end) of a unit.
 struct UnitRange {

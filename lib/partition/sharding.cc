@@ -8,14 +8,14 @@ Sharding::Sharding(const Partition& partition,
     const GroupPlace place = place_of(unit);
     UnitShard shard{false, unit.padded_numel, unit.padded_numel, 0, {0, unit.padded_numel}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
-    const bool pays =
+    const bool is_worthwhile =
         !unit.holds_small_tensors || (shard_small_units && before_last < unit.padded_numel);
-    if (place.count > 1 && pays) {
+    if (place.count > 1 && is_worthwhile) {
       shard.is_sharded = true;
-      shard.held = shard_size(unit, place.count);
-      shard.padded = place.count * shard.held;
-      shard.begin = place.index * shard.held;
-      shard.own = shard_range(unit, place.index, place.count);
+      shard.held_elements = shard_size(unit, place.count);
+      shard.padded_elements = place.count * shard.held_elements;
+      shard.begin = place.index * shard.held_elements;
+      shard.own_range = shard_range(unit, place.index, place.count);
     }
     units_.push_back(shard);
   }

@@ -37,21 +37,25 @@ class Sharding {
   /// Returns whether the unit is divided into shards; if not, every rank holds all of it.
   bool is_sharded(UnitId unit) const { return units_[static_cast<size_t>(unit)].is_sharded; }
   /// Returns how many elements of the unit a rank holds: its shard, or all of it.
-  int64_t held_elements(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
+  int64_t held_elements(UnitId unit) const {
+    return units_[static_cast<size_t>(unit)].held_elements;
+  }
   /// Returns the number of elements of a whole copy of the unit, padded to equal shards.
-  int64_t padded_elements(UnitId unit) const { return units_[static_cast<size_t>(unit)].padded; }
+  int64_t padded_elements(UnitId unit) const {
+    return units_[static_cast<size_t>(unit)].padded_elements;
+  }
   /// Returns the element of the unit where this rank's part begins.
   int64_t begin(UnitId unit) const { return units_[static_cast<size_t>(unit)].begin; }
   /// Returns the unit's elements that this rank holds, without those past the unit's end.
-  UnitRange own_range(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
+  UnitRange own_range(UnitId unit) const { return units_[static_cast<size_t>(unit)].own_range; }
 
  private:
   struct UnitShard {
     bool is_sharded = false;
-    int64_t held = 0;
-    int64_t padded = 0;
+    int64_t held_elements = 0;
+    int64_t padded_elements = 0;
     int64_t begin = 0;
-    UnitRange own;
+    UnitRange own_range;
   };
   std::vector<UnitShard> units_;
 };

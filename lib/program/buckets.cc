@@ -41,7 +41,7 @@ void join_ranges(Instr& bucket, const Instr& next) {
 
 }  // namespace
 
-void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> following) {
+void BucketFiller::add(size_t position, Instr collective, std::vector<Instr> following) {
   const int64_t elements = elements_of(program_, collective);
   size_t index = find(collective);
   if (index < open_.size() && !fits(open_[index], elements)) {
@@ -55,7 +55,7 @@ void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> following
   }
   Bucket& bucket = open_[index];
   bucket.elements += elements;
-  bucket.last_position = at;
+  bucket.last_position = position;
   std::move(following.begin(), following.end(), std::back_inserter(bucket.following));
 }
 
@@ -65,9 +65,9 @@ void BucketFiller::close() {
 
 std::vector<Bucket> BucketFiller::finish() {
   close();
-  std::sort(done_.begin(), done_.end(),
+  std::sort(closed_.begin(), closed_.end(),
             [](const Bucket& a, const Bucket& b) { return a.last_position < b.last_position; });
-  return std::exchange(done_, {});
+  return std::exchange(closed_, {});
 }
 
 size_t BucketFiller::find(const Instr& collective) const {
@@ -81,7 +81,7 @@ bool BucketFiller::fits(const Bucket& bucket, int64_t elements) const {
 }
 
 void BucketFiller::close(size_t index) {
-  done_.push_back(std::move(open_[index]));
+  closed_.push_back(std::move(open_[index]));
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 

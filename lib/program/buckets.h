@@ -14,7 +14,7 @@ struct Bucket {
   Instr collective;
   std::vector<Instr> following;
   int64_t elements = 0;
-  /// The position `at` of the last collective in the bucket: from there on all inputs are ready.
+  /// The `position` of the last collective in the bucket: from there on all inputs are ready.
   size_t last_position = 0;
 };
 
@@ -26,8 +26,8 @@ class BucketFiller {
  public:
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}
 
-  /// Adds a collective. Callers add collectives in ascending order of `at`.
-  void add(size_t at, Instr collective, std::vector<Instr> following = {});
+  /// Adds a collective. Callers add collectives in ascending order of `position`.
+  void add(size_t position, Instr collective, std::vector<Instr> following = {});
   /// Closes the open buckets: collectives added later do not join them.
   void close();
   /// Closes the open buckets and returns all buckets, sorted by `last_position`.
@@ -41,7 +41,7 @@ class BucketFiller {
   const Program& program_;
   int64_t limit_;
   std::vector<Bucket> open_;
-  std::vector<Bucket> done_;
+  std::vector<Bucket> closed_;
 };
 
 }  // namespace ftrun

@@ -48,15 +48,19 @@ std::vector<int64_t> live_elements(const Program& program, const std::vector<Gat
   return live;
 }
 
-/// Reuse joins two spans of one unit, which saves the second gather, if few enough elements are
-/// gathered between the two spans (reuse_distance) and the live elements stay below their limit.
-class Reuse {
+/// GatherReuse joins two spans of one unit, which saves the second gather, if few enough elements
+/// are gathered between the two spans (reuse_distance) and the live elements stay below their
+/// limit.
+class GatherReuse {
  public:
-  Reuse(Program& program, const GatherOptions& options, const std::vector<GatherSpan>& spans)
-      : program_(program), options_(options), all_(spans), live_(live_elements(program, spans)) {}
+  GatherReuse(Program& program, const GatherOptions& options, const std::vector<GatherSpan>& spans)
+      : program_(program),
+        options_(options),
+        spans_(spans),
+        live_elements_(live_elements(program, spans)) {}
 
   std::vector<GatherSpan> run() {
-    for (const GatherSpan& span : all_) {
+    for (const GatherSpan& span : spans_) {
       const auto before = latest_.find(span.use.unit);
       if (before != latest_.end() && may_join(joined_[before->second], span)) {
         join(joined_[before->second], span);
@@ -71,16 +75,16 @@ class Reuse {
  private:
   bool may_join(const GatherSpan& earlier, const GatherSpan& span) const {
     int64_t distance = 0;
-    for (const GatherSpan& other : all_)
+    for (const GatherSpan& other : spans_)
       if (other.first > earlier.last && other.first < span.first) distance += other.elements;
     int64_t peak = 0;
-    for (size_t i = earlier.last + 1; i < span.first; ++i) peak = std::max(peak, live_[i]);
+    for (size_t i = earlier.last + 1; i < span.first; ++i) peak = std::max(peak, live_elements_[i]);
     return distance <= options_.reuse_distance &&
            peak <= options_.max_live_elements - span.elements;
   }
 
   void join(GatherSpan& earlier, const GatherSpan& span) {
-    for (size_t i = earlier.last + 1; i < span.first; ++i) live_[i] += span.elements;
+    for (size_t i = earlier.last + 1; i < span.first; ++i) live_elements_[i] += span.elements;
     for (size_t i = span.first; i <= span.last; ++i)
       replace_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
     earlier.last = span.last;
@@ -88,8 +92,8 @@ class Reuse {
 
   Program& program_;
   const GatherOptions& options_;
-  const std::vector<GatherSpan>& all_;
-  std::vector<int64_t> live_;
+  const std::vector<GatherSpan>& spans_;
+  std::vector<int64_t> live_elements_;
   std::vector<GatherSpan> joined_;
   /// The index in `joined_` of each unit's latest span.
   std::map<UnitId, size_t> latest_;
@@ -101,9 +105,9 @@ std::map<UnitId, BufferRange> reserve_secondary_shards(Program& program,
                                                        const UnitPlacement& placement,
                                                        const std::vector<GatherSpan>& spans) {
   const GroupPlace secondary = program.place_in_group(placement.groups().secondary);
-  std::map<UnitId, int> times;
+  std::map<UnitId, int> gather_counts;
   for (const GatherSpan& span : spans)
-    if (placement.spec(span.use.unit).sharded.parameters) ++times[span.use.unit];
+    if (placement.spec(span.use.unit).sharded.parameters) ++gather_counts[span.use.unit];
   std::map<UnitId, BufferRange> shards;
   for (const bool quantized : {false, true}) {
     Buffer buffer{.name = quantized ? buffer_names::kQuantizedSecondary : buffer_names::kSecondary,
@@ -115,7 +119,7 @@ std::map<UnitId, BufferRange> reserve_secondary_shards(Program& program,
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
       const StorageFormat& format = placement.spec(unit).formats.compute;
-      if (times[unit] < 2 || shards.contains(unit) ||
+      if (gather_counts[unit] < 2 || shards.contains(unit) ||
           static_cast<bool>(format.quantized) != quantized)
         continue;
       const int64_t shard = program.at(span.use.buffer).bytes / secondary.count;
@@ -137,16 +141,16 @@ class GatherBuilder {
 
   std::vector<Instr> build_gather(const GatherSpan& span) {
     const auto shard = secondary_.find(span.use.unit);
-    if (shard == secondary_.end()) return gather(span);
-    if (++times_[span.use.unit] > 1) return {from_secondary(span, shard->second)};
-    std::vector<Instr> chain = gather(span);
+    if (shard == secondary_.end()) return gather_from_shards(span);
+    if (++gather_counts_[span.use.unit] > 1) return {gather_from_secondary(span, shard->second)};
+    std::vector<Instr> chain = gather_from_shards(span);
     chain.push_back(keep_secondary_shard(chain.back(), shard->second));
     return chain;
   }
 
  private:
   /// Makes the instructions that gather a unit's parameters; the last one fills all of the buffer.
-  std::vector<Instr> gather(const GatherSpan& span) {
+  std::vector<Instr> gather_from_shards(const GatherSpan& span) {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
     const UnitRange shard = placement_.shard(id);
@@ -189,7 +193,7 @@ class GatherBuilder {
     return copy;
   }
 
-  Instr from_secondary(const GatherSpan& span, const BufferRange& shard) const {
+  Instr gather_from_secondary(const GatherSpan& span, const BufferRange& shard) const {
     const Communication communication{placement_.groups().secondary,
                                       placement_.spec(span.use.unit).formats.compute.dtype};
     Instr gather = make_collective(InstrKind::kAllGather, communication, shard,
@@ -201,28 +205,32 @@ class GatherBuilder {
   Program& program_;
   const UnitPlacement& placement_;
   std::map<UnitId, BufferRange> secondary_;
-  std::map<UnitId, int> times_;
+  std::map<UnitId, int> gather_counts_;
 };
 
-/// Prefetch decides before which plain instruction each span's parameters are gathered.
-class Prefetch {
+/// PrefetchPlanner decides before which plain instruction each span's parameters are gathered.
+class PrefetchPlanner {
  public:
-  Prefetch(const Program& program, const GatherOptions& options,
-           const std::vector<GatherSpan>& spans)
-      : program_(program), options_(options), spans_(spans), ends_(program.instrs.size()) {
-    for (const GatherSpan& span : spans) ends_[span.last] += span.elements;
+  PrefetchPlanner(const Program& program, const GatherOptions& options,
+                  const std::vector<GatherSpan>& spans)
+      : program_(program),
+        options_(options),
+        spans_(spans),
+        ending_elements_(program.instrs.size()) {
+    for (const GatherSpan& span : spans) ending_elements_[span.last] += span.elements;
   }
 
   std::vector<size_t> run() {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
-      for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
+      for (; reached_spans_ < spans_.size() && spans_[reached_spans_].first == i;
+           ++reached_spans_) {
         // The span's first reader is instruction i, so its gather can be placed no later than here.
-        if (positions_.size() == read_) place_next_gather(i);
-        ahead_ -= spans_[read_].elements;
+        if (positions_.size() == reached_spans_) place_next_gather(i);
+        ahead_elements_ -= spans_[reached_spans_].elements;
       }
       if (program_.instrs[i].runs_ops())
         while (may_start()) place_next_gather(i);
-      live_ -= ends_[i];
+      live_elements_ -= ending_elements_[i];
     }
     return std::move(positions_);
   }
@@ -230,8 +238,8 @@ class Prefetch {
  private:
   void place_next_gather(size_t at) {
     const int64_t elements = spans_[positions_.size()].elements;
-    ahead_ += elements;
-    live_ += elements;
+    ahead_elements_ += elements;
+    live_elements_ += elements;
     positions_.push_back(at);
   }
 
@@ -240,22 +248,22 @@ class Prefetch {
   bool may_start() const {
     if (positions_.size() == spans_.size() || options_.prefetch_elements <= 0) return false;
     const int64_t elements = spans_[positions_.size()].elements;
-    return (ahead_ == 0 || ahead_ + elements <= options_.prefetch_elements) &&
-           live_ + elements <= options_.max_live_elements;
+    return (ahead_elements_ == 0 || ahead_elements_ + elements <= options_.prefetch_elements) &&
+           live_elements_ + elements <= options_.max_live_elements;
   }
 
   const Program& program_;
   const GatherOptions& options_;
   const std::vector<GatherSpan>& spans_;
   /// The number of gathered elements whose last reader is instruction i, for each i.
-  std::vector<int64_t> ends_;
+  std::vector<int64_t> ending_elements_;
   std::vector<size_t> positions_;
   /// The number of spans whose first reader the walk has reached.
-  size_t read_ = 0;
-  /// Elements of placed gathers whose first reader the walk has not reached yet (`ahead_`), and of
-  /// those whose last reader it has not reached yet (`live_`).
-  int64_t ahead_ = 0;
-  int64_t live_ = 0;
+  size_t reached_spans_ = 0;
+  /// Elements of placed gathers whose first reader the walk has not reached yet
+  /// (`ahead_elements_`), and of those whose last reader it has not reached yet (`live_elements_`).
+  int64_t ahead_elements_ = 0;
+  int64_t live_elements_ = 0;
 };
 
 }  // namespace
@@ -264,16 +272,17 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
                                          const std::vector<ParameterUse>& uses,
                                          const GatherOptions& options) {
   std::vector<GatherSpan> spans = gather_spans_of(program, uses);
-  if (options.reuse_distance > 0) spans = Reuse(program, options, spans).run();
+  if (options.reuse_distance > 0) spans = GatherReuse(program, options, spans).run();
   std::map<UnitId, BufferRange> secondary;
   if (options.keeps_secondary_shards)
     secondary = reserve_secondary_shards(program, placement, spans);
   GatherBuilder gathers(program, placement, std::move(secondary));
-  const std::vector<size_t> positions = Prefetch(program, options, spans).run();
+  const std::vector<size_t> positions = PrefetchPlanner(program, options, spans).run();
   std::vector<Insertion> insertions;
   for (size_t i = 0; i < spans.size(); ++i)
-    insertions.push_back(
-        {.at = positions[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
+    insertions.push_back({.plain_instr = positions[i],
+                          .waits_for_compute = true,
+                          .instrs = gathers.build_gather(spans[i])});
   return insertions;
 }
 

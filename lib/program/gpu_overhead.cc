@@ -24,7 +24,7 @@ constexpr int64_t kOrderedSums = 32 * kMiB;
 
 /// Returns the bytes that libraries allocate outside the plan's scratch buffers, for the operation
 /// that needs the most.
-int64_t library_workspace(const StepPlan& plan) {
+int64_t library_workspace_bytes(const StepPlan& plan) {
   int64_t largest = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)
     for (const Op& op : graph.backward)
@@ -33,41 +33,43 @@ int64_t library_workspace(const StepPlan& plan) {
   return largest;
 }
 
-std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
-  return cat(what, ", ", human_bytes(bytes), " for ",
+std::string per_group_text(const char* purpose, int64_t bytes, int64_t groups) {
+  return cat(purpose, ", ", human_bytes(bytes), " for ",
              groups == 1 ? "its group" : cat("each of its ", groups, " groups"));
 }
 
 }  // namespace
 
-std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
+std::vector<GpuOverhead> list_gpu_overheads(const Config& config, const StepPlan& plan) {
   if (config.device != DeviceKind::kCuda) return {};
-  std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext},
-                               {"cuBLAS's workspace", kBlasWorkspace}};
+  std::vector<GpuOverhead> overheads{{"CUDA's context and kernels", kContext},
+                                     {"cuBLAS's workspace", kBlasWorkspace}};
   const AttentionChoice attention = config.kernels.attention;
   if (attention == AttentionChoice::kAuto || attention == AttentionChoice::kCudnn)
-    if (const int64_t bytes = library_workspace(plan); bytes > 0)
-      all.push_back({"cuDNN's workspace for attention", bytes});
+    if (const int64_t bytes = library_workspace_bytes(plan); bytes > 0)
+      overheads.push_back({"cuDNN's workspace for attention", bytes});
   const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
-  if (groups == 0) return all;
-  all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});
+  if (groups == 0) return overheads;
+  overheads.push_back(
+      {per_group_text("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});
   if (config.comm.deterministic)
-    all.push_back({for_groups("sums in rank order (comm.deterministic)", kOrderedSums, groups),
-                   groups * kOrderedSums});
-  return all;
+    overheads.push_back(
+        {per_group_text("sums in rank order (comm.deterministic)", kOrderedSums, groups),
+         groups * kOrderedSums});
+  return overheads;
 }
 
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads) {
   int64_t sum = 0;
-  for (const GpuOverhead& one : overheads) sum += one.bytes;
+  for (const GpuOverhead& overhead : overheads) sum += overhead.bytes;
   return sum;
 }
 
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads) {
   if (overheads.empty()) return "";
   std::vector<std::string> parts;
-  for (const GpuOverhead& one : overheads)
-    parts.push_back(cat(one.what, ": ", human_bytes(one.bytes)));
+  for (const GpuOverhead& overhead : overheads)
+    parts.push_back(cat(overhead.description, ": ", human_bytes(overhead.bytes)));
   return cat("in addition to the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)),
              " (", join(parts, "; "), ")");
 }

@@ -31,8 +31,8 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 
 /// Returns the range that holds the gradient in the dtype in which it is sent: the gradient itself,
 /// or a temporary buffer to which `reduction.instrs_before` converts it.
-BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
-                    Reduction& reduction) {
+BufferRange convert_to_wire_dtype(Program& program, const StateSpec& state, const GradientUse& use,
+                                  Reduction& reduction) {
   if (state.formats.communication == state.formats.gradient) return use.range;
   const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
@@ -44,8 +44,8 @@ BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse&
 /// Sums the range in place over each group in turn. Callers list the shard group before the replica
 /// group. Sharded units are reduced in the same order, so sums have the same bits at every ZeRO
 /// stage.
-void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRange& range,
-                 UnitId id, Reduction& reduction) {
+void all_reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRange& range,
+                     UnitId id, Reduction& reduction) {
   for (const GroupId group : groups) {
     if (group == kNoGroup) continue;
     Instr sum = make_collective(InstrKind::kAllReduce, {group, dtype}, range, range, id);
@@ -60,10 +60,10 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRa
 /// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of the
 /// reduction instead of the compute lane, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const BufferRange& part,
-                     const BufferRange& to, UnitId id, bool first, std::vector<Instr>& into) {
+                     const BufferRange& to, UnitId id, bool is_first, std::vector<Instr>& into) {
   if (part == to) return;
   Instr instr = make_copy(program, part, to, id);
-  if (!first) instr.kind = InstrKind::kAccumulate;
+  if (!is_first) instr.kind = InstrKind::kAccumulate;
   if (instr.lane == Lane::kCompute && has_gradient_peers(state))
     instr.lane = lane_of(state.replica == kNoGroup ? state.shard : state.replica);
   into.push_back(std::move(instr));
@@ -92,7 +92,7 @@ BufferRange GradientReducer::assign_gradient_range(const ParamLocation& location
         state.reduces_each_micro_batch
             ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
                             Category::kBuckets, state.formats.gradient, elements,
-                            placement_.groups().all != kNoGroup)
+                            placement_.groups().world != kNoGroup)
             : placement_.gradient(id, {0, elements});
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
@@ -131,49 +131,50 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
   clear.kind = InstrKind::kClear;
   clear.unit = use.unit;
   int64_t at = 0;
-  const auto gap = [&](int64_t end) {
+  const auto clear_up_to = [&](int64_t end) {
     if (at < end)
       clear.writes.push_back(
           {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const TensorSlice& slice : placement_.unit(use.unit).slices) {
     if (must_be_zeroed_first(use.unit, slice.tensor)) continue;
-    gap(slice.position_in_unit);
+    clear_up_to(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }
-  gap(placement_.sharding().padded_elements(use.unit));
+  clear_up_to(placement_.sharding().padded_elements(use.unit));
   return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
-Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
+Reduction GradientReducer::reduce(const GradientUse& use, bool is_first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.instrs_before = sum_partial_gradients(state, use)};
-  const BufferRange own = placement_.gradient(id, placement_.shard(id));
-  const BufferRange to = state.reduces_each_micro_batch ? own : use.range;
+  const BufferRange own_shard = placement_.gradient(id, placement_.shard(id));
+  const BufferRange to = state.reduces_each_micro_batch ? own_shard : use.range;
   if (!has_gradient_peers(state)) {
-    add_to_gradient(program_, state, use.range, to, id, first, reduction.instrs_before);
+    add_to_gradient(program_, state, use.range, to, id, is_first, reduction.instrs_before);
     return reduction;
   }
-  const DType sent = state.formats.communication.dtype;
-  const BufferRange wire = to_wire(program_, state, use, reduction);
+  const DType sent_dtype = state.formats.communication.dtype;
+  const BufferRange wire = convert_to_wire_dtype(program_, state, use, reduction);
   if (!state.sharded.optimizer || !state.reduce_scatter) {
-    reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
-    add_to_gradient(program_, state, wire, to, id, first, reduction.instrs_after);
+    all_reduce_over({state.shard, state.replica}, sent_dtype, wire, id, reduction);
+    add_to_gradient(program_, state, wire, to, id, is_first, reduction.instrs_after);
     return reduction;
   }
-  const bool direct = state.reduces_each_micro_batch && first &&
-                      program_.at(own.buffer).tier == Tier::kDevice &&
+  const bool direct = state.reduces_each_micro_batch && is_first &&
+                      program_.at(own_shard.buffer).tier == Tier::kDevice &&
                       state.formats.communication == state.formats.gradient;
   const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());
   const BufferRange shard =
-      direct ? own : BufferRange{wire.buffer, wire.offset + state.shard_place.index * bytes, bytes};
+      direct ? own_shard
+             : BufferRange{wire.buffer, wire.offset + state.shard_place.index * bytes, bytes};
   reduction.collective =
-      make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, shard, id);
+      make_collective(InstrKind::kReduceScatter, {state.shard, sent_dtype}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be
   // complete, and the tier of gradients must not change the order of sums.
-  reduce_over({state.replica}, sent, shard, id, reduction);
-  add_to_gradient(program_, state, shard, own, id, first, reduction.instrs_after);
+  all_reduce_over({state.replica}, sent_dtype, shard, id, reduction);
+  add_to_gradient(program_, state, shard, own_shard, id, is_first, reduction.instrs_after);
   return reduction;
 }
 

@@ -20,7 +20,7 @@ std::vector<GroupRule> group_rules(const RankMesh& mesh, const StateOptions& sta
     return [member](GroupCollection& groups) -> GroupId& { return groups.*member; };
   };
   std::vector<GroupRule> all{
-      {is(&GroupCollection::all), [&](int rank) { return mesh.group_of(rank, kAllAxes); }},
+      {is(&GroupCollection::world), [&](int rank) { return mesh.group_of(rank, kAllAxes); }},
       {is(&GroupCollection::shard), [&](int rank) { return mesh.group_of(rank, kStateAxes); }},
       {is(&GroupCollection::replica), [&](int rank) { return mesh.group_of(rank, kReplicaAxes); }},
       {is(&GroupCollection::secondary),
@@ -45,7 +45,7 @@ class KnownRules {
  public:
   bool is_new(const GroupRule& rule) {
     if (rule.own_communicator) return true;
-    return seen_.insert(rule.of_rank(0).ranks).second;
+    return seen_.insert(rule.group_of_rank(0).ranks).second;
   }
 
  private:
@@ -57,7 +57,7 @@ void add_groups(const RankMesh& mesh, const GroupRule& rule, std::vector<RankGro
   std::vector<char> seen(static_cast<size_t>(mesh.world_size()), 0);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     if (seen[static_cast<size_t>(rank)] != 0) continue;
-    RankGroup group = rule.of_rank(rank);
+    RankGroup group = rule.group_of_rank(rank);
     for (const int member : group.ranks) seen[static_cast<size_t>(member)] = 1;
     if (group.size() > 1) all.push_back(std::move(group));
   }
@@ -65,13 +65,13 @@ void add_groups(const RankMesh& mesh, const GroupRule& rule, std::vector<RankGro
 
 }  // namespace
 
-GroupCollection group_collection(const StateOptions& state) {
+GroupCollection make_group_collection(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
   const int rank = global_rank(state);
   GroupCollection groups;
   std::vector<ProgramGroup>& list = groups.list;
   for (const GroupRule& rule : group_rules(mesh, state)) {
-    RankGroup group = rule.of_rank(rank);
+    RankGroup group = rule.group_of_rank(rank);
     if (group.size() <= 1) continue;
     const auto known = rule.own_communicator
                            ? list.end()

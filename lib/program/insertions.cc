@@ -8,7 +8,7 @@ namespace ftrun {
 namespace {
 
 size_t position(const Insertion& insertion) {
-  return 2 * insertion.at + (insertion.is_after ? 1 : 0);
+  return 2 * insertion.plain_instr + (insertion.is_after ? 1 : 0);
 }
 
 /// InstrMerger collects instructions in their final order.
@@ -17,15 +17,16 @@ class InstrMerger {
   /// Adds an instruction of the plain program. Its waits name other instructions of the plain
   /// program, and are renumbered here.
   void add_plain(Instr&& instr) {
-    for (InstrId& wait : instr.waits) wait = plain_[static_cast<size_t>(wait)];
-    plain_.push_back(static_cast<InstrId>(result_.size()));
+    for (InstrId& wait : instr.waits) wait = merged_ids_[static_cast<size_t>(wait)];
+    merged_ids_.push_back(static_cast<InstrId>(result_.size()));
     add(std::move(instr));
   }
 
   /// Adds the instructions of an insertion. If it waits for compute, only its first instruction
   /// waits for the compute instruction: the others wait for the first one through their reads.
   void add(Insertion&& insertion) {
-    if (insertion.waits_for_compute && computed_ >= 0) insertion.instrs.front().waits = {computed_};
+    if (insertion.waits_for_compute && last_compute_ >= 0)
+      insertion.instrs.front().waits = {last_compute_};
     for (Instr& instr : insertion.instrs) add(std::move(instr));
   }
 
@@ -33,14 +34,14 @@ class InstrMerger {
 
  private:
   void add(Instr&& instr) {
-    if (instr.lane == Lane::kCompute) computed_ = static_cast<InstrId>(result_.size());
+    if (instr.lane == Lane::kCompute) last_compute_ = static_cast<InstrId>(result_.size());
     result_.push_back(std::move(instr));
   }
 
   std::vector<Instr> result_;
   /// The number of each plain instruction in the merged program.
-  std::vector<InstrId> plain_;
-  InstrId computed_ = -1;
+  std::vector<InstrId> merged_ids_;
+  InstrId last_compute_ = -1;
 };
 
 }  // namespace
@@ -51,14 +52,14 @@ Program merge_insertions(Program program, std::vector<Insertion> insertions) {
       [](const Insertion& a, const Insertion& b) { return position(a) < position(b); });
   InstrMerger merger;
   auto next = insertions.begin();
-  const auto up_to = [&](size_t end) {
+  const auto add_insertions_before = [&](size_t end) {
     for (; next != insertions.end() && position(*next) < end; ++next)
       if (!next->instrs.empty()) merger.add(std::move(*next));
   };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    up_to(2 * i + 1);
+    add_insertions_before(2 * i + 1);
     merger.add_plain(std::move(program.instrs[i]));
-    up_to(2 * i + 2);
+    add_insertions_before(2 * i + 2);
   }
   program.instrs = merger.release();
   return program;

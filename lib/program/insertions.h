@@ -12,7 +12,7 @@ namespace ftrun {
 /// of them at once.
 struct Insertion {
   /// The plain instruction next to which the instructions are inserted, and on which side of it.
-  size_t at = 0;
+  size_t plain_instr = 0;
   bool is_after = false;
   /// Says whether the instructions wait until the compute instruction that precedes them is done,
   /// because their results need memory that is free only then.

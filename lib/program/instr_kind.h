@@ -73,7 +73,7 @@ struct InstrTraits {
   WorkKind work = WorkKind::kOther;
   /// The kind's name in machine files, if its time is that of reading and writing its bytes; ""
   /// for other kinds, and where this time is negligible.
-  std::string_view machine_name = "";
+  std::string_view slowdown_key = "";
   /// The number of times that the instruction passes over the bytes that it reads, and over those
   /// that it writes. Bytes that it writes in place are also read.
   int read_passes = 1;
@@ -83,7 +83,7 @@ struct InstrTraits {
 /// The traits of all kinds, in the order of InstrKind.
 inline constexpr InstrTraits kInstrTraits[] = {
     {.kind = InstrKind::kLoadBatch, .name = "load_batch"},
-    {.kind = InstrKind::kClear, .name = "clear", .machine_name = "clear", .read_passes = 0},
+    {.kind = InstrKind::kClear, .name = "clear", .slowdown_key = "clear", .read_passes = 0},
     {.kind = InstrKind::kBegin, .name = "begin"},
     {.kind = InstrKind::kForward,
      .name = "forward",
@@ -112,27 +112,27 @@ inline constexpr InstrTraits kInstrTraits[] = {
      .name = "copy",
      .detail = InstrDetail::kDisk,
      .work = WorkKind::kCopy,
-     .machine_name = "copy"},
+     .slowdown_key = "copy"},
     {.kind = InstrKind::kAccumulate,
      .name = "accumulate",
-     .machine_name = "accumulate",
+     .slowdown_key = "accumulate",
      .write_passes = 2},
     {.kind = InstrKind::kGradientNorm,
      .name = "gradient_norm",
      .detail = InstrDetail::kNormSlots,
-     .machine_name = "gradient_norm",
+     .slowdown_key = "gradient_norm",
      .write_passes = 0},
     {.kind = InstrKind::kDecide, .name = "decide"},
     {.kind = InstrKind::kComputeScales,
      .name = "compute_scales",
      .detail = InstrDetail::kUpdate,
      .work = WorkKind::kUpdate,
-     .machine_name = "update"},
+     .slowdown_key = "update"},
     {.kind = InstrKind::kUpdate,
      .name = "update",
      .detail = InstrDetail::kUpdate,
      .work = WorkKind::kUpdate,
-     .machine_name = "update",
+     .slowdown_key = "update",
      .write_passes = 2},
 };
 

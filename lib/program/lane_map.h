@@ -13,7 +13,7 @@ template <typename T>
 class LaneMap {
  public:
   /// Returns the value of a lane; adds a default one if there is none.
-  T& of(Lane lane) {
+  T& operator[](Lane lane) {
     for (auto& [known, value] : values_)
       if (known == lane) return value;
     return values_.emplace_back(lane, T()).second;

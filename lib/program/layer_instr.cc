@@ -49,7 +49,7 @@ std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
                                     static_cast<size_t>(instr.ops().op_count));
 }
 
-OperandValues operand_values(std::span<const Op> op_list) {
+OperandValues list_operand_values(std::span<const Op> op_list) {
   std::set<ValueId> reads, writes;
   for (const Op& op : op_list) {
     for (const ValueId id : op.in)
@@ -65,8 +65,8 @@ OperandValues operand_values(std::span<const Op> op_list) {
 void bind_ops(Instr& instr, const LayerGraph& graph, const OperandValues& operands,
               const ValueRanges& value_ranges) {
   LayerOps& ops = instr.ops();
-  ops.bindings.reserve(operands.all.size());
-  for (const ValueId id : operands.all) {
+  ops.bindings.reserve(operands.touched.size());
+  for (const ValueId id : operands.touched) {
     if (!value_ranges.has(id))
       bug(cat(graph.name, ": ", graph.at(id).name, " has no storage in ", instr_label(instr)));
     ops.bindings.push_back({id, value_ranges.at(id)});
@@ -85,23 +85,23 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const OperandValues& operan
   instr.reads.assign(ranges.begin(), ranges.end());
 }
 
-std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list) {
+std::vector<char> find_values_read(const LayerGraph& graph, const std::vector<Op>& op_list) {
   std::vector<char> read(graph.values.size(), 0);
   for (const Op& op : op_list)
     for (const ValueId id : op.in) read[static_cast<size_t>(id)] = 1;
   return read;
 }
 
-std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& op_list) {
+std::vector<char> find_values_written(const LayerGraph& graph, const std::vector<Op>& op_list) {
   std::vector<char> written(graph.values.size(), 0);
   for (const Op& op : op_list)
     for (const ValueId id : op.out) written[static_cast<size_t>(id)] = 1;
   return written;
 }
 
-std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
-                            const std::vector<Op>& op_list) {
-  const std::vector<char> read = values_read(model.graph_of(model.layers[layer]), op_list);
+std::set<UnitId> find_units_read(const ModelDescription& model, const Partition& partition,
+                                 size_t layer, const std::vector<Op>& op_list) {
+  const std::vector<char> read = find_values_read(model.graph_of(model.layers[layer]), op_list);
   const std::vector<GraphParam>& params = model.layers[layer].params;
   std::set<UnitId> units;
   for (size_t i = 0; i < params.size(); ++i)

@@ -47,9 +47,9 @@ struct OperandValues {
   /// The values that are read before the operations write them.
   std::vector<ValueId> reads;
   std::vector<ValueId> writes;
-  std::vector<ValueId> all;
+  std::vector<ValueId> touched;
 };
-OperandValues operand_values(std::span<const Op> op_list);
+OperandValues list_operand_values(std::span<const Op> op_list);
 
 /// Sets the bindings, reads and writes of `instr` to the ranges of the values that its operations
 /// read and write (`operands`).
@@ -57,12 +57,12 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const OperandValues& operan
               const ValueRanges& value_ranges);
 
 /// Returns, for each value of `graph`, whether the operations of `op_list` read it (or write it).
-std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list);
-std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& op_list);
+std::vector<char> find_values_read(const LayerGraph& graph, const std::vector<Op>& op_list);
+std::vector<char> find_values_written(const LayerGraph& graph, const std::vector<Op>& op_list);
 
 /// Collects the units whose parameters are read by `op_list`, an operation list of layer number
 /// `layer`.
-std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
-                            const std::vector<Op>& op_list);
+std::set<UnitId> find_units_read(const ModelDescription& model, const Partition& partition,
+                                 size_t layer, const std::vector<Op>& op_list);
 
 }  // namespace ftrun

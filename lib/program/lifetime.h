@@ -32,14 +32,15 @@ class LaneClocks {
 
 /// Computes which instructions are known to be done when each instruction starts, from the order of
 /// its lane and its waits (vector clocks, Mattern 1989). Ignores waits for later instructions.
-LaneClocks vector_clocks(const Program& program);
+LaneClocks compute_vector_clocks(const Program& program);
 
 /// Computes when each buffer is in use, as positions in the instruction list. An instruction that
 /// is not on the compute lane may run at any time between the end of its waits and the first
 /// compute instruction that waits for it, directly or indirectly, so its buffers are in use for all
 /// that time. A result buffer is in use until the end of the program.
-std::vector<StorageRequest> buffer_lifetimes(const Program& program);
-/// Does the same with the result `known` of vector_clocks() for the program.
-std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known);
+std::vector<StorageRequest> compute_buffer_lifetimes(const Program& program);
+/// Does the same with the result `clocks` of compute_vector_clocks() for the program.
+std::vector<StorageRequest> compute_buffer_lifetimes(const Program& program,
+                                                     const LaneClocks& clocks);
 
 }  // namespace ftrun

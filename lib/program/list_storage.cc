@@ -16,7 +16,7 @@ std::vector<OpListPart> split_list(const std::vector<Op>& op_list) {
   const auto add_ops = [&](size_t end) {
     if (first < end)
       parts.push_back(
-          {first, end, false, operand_values(std::span(op_list).subspan(first, end - first))});
+          {first, end, false, list_operand_values(std::span(op_list).subspan(first, end - first))});
     first = end;
   };
   std::set<ValueId> in_progress;
@@ -48,8 +48,8 @@ BufferPlan::BufferPlan(const LayerGraph& graph, const ScratchPlan& plan) : bytes
 
 OpListInfo::OpListInfo(const LayerGraph& graph, const std::vector<Op>& ops)
     : op_list(ops),
-      reads(values_read(graph, op_list)),
-      writes(values_written(graph, op_list)),
+      reads(find_values_read(graph, op_list)),
+      writes(find_values_written(graph, op_list)),
       parts(split_list(op_list)),
       scratch(graph, plan_scratch(graph, op_list)) {}
 

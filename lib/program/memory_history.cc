@@ -6,12 +6,12 @@
 
 namespace ftrun {
 
-int64_t sum_of(const CategoryBytes& bytes) {
+int64_t sum_categories(const CategoryBytes& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier) {
-  return arena_history(program, buffer_lifetimes(program), tier);
+  return arena_history(program, compute_buffer_lifetimes(program), tier);
 }
 
 std::vector<CategoryBytes> arena_history(const Program& program,

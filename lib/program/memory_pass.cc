@@ -55,7 +55,7 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
 }  // namespace
 
 Program assign_arena_offsets(Program program, const ArenaBytes& existing) {
-  const std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
+  const std::vector<StorageRequest> lifetimes = compute_buffer_lifetimes(program);
   for (Buffer& buffer : program.buffers) buffer.in_gap = false;
   const StorageLayout shared = pack_arena(program, lifetimes, Arena::kShared);
   use_gaps_of_shared_arena(program, lifetimes, shared, existing);

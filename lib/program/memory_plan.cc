@@ -29,7 +29,7 @@ void add_persistent(const Program& program, MemoryPlan& plan,
 
 /// Names the compute instruction that runs at a position. Instructions on other lanes may run
 /// earlier or later than their position.
-std::string label_at(const Program& program, size_t at) {
+std::string peak_instr_label(const Program& program, size_t at) {
   const auto& instrs = program.instrs;
   while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
   return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
@@ -43,9 +43,9 @@ void raise_peaks(const Program& program, const std::vector<StorageRequest>& life
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
       plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
-    if (sum_of(history[at]) <= sum_of(plan.at_peak)) continue;
+    if (sum_categories(history[at]) <= sum_categories(plan.at_peak)) continue;
     plan.at_peak = history[at];
-    plan.peak_instr = label_at(program, at);
+    plan.peak_instr = peak_instr_label(program, at);
   }
 }
 
@@ -54,7 +54,7 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
   for (const Program* program : programs) {
     for (size_t a = 0; a < kArenaCount; ++a)
       largest[a] = std::max(largest[a], program->arena_bytes[a]);
-    const std::vector<StorageRequest> lifetimes = buffer_lifetimes(*program);
+    const std::vector<StorageRequest> lifetimes = compute_buffer_lifetimes(*program);
     for (const Tier tier : {Tier::kDevice, Tier::kHost})
       raise_peaks(*program, lifetimes, tier, plan.tiers[static_cast<size_t>(tier)]);
   }
@@ -74,17 +74,17 @@ std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
   return join(parts, ", ");
 }
 
-MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
+MemoryPlan plan_memory(const std::vector<const Program*>& programs) {
   MemoryPlan plan;
   std::set<std::pair<PersistentKind, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
-  for (TierPlan& tier : plan.tiers) tier.total = sum_of(tier.persistent) + tier.arenas;
+  for (TierPlan& tier : plan.tiers) tier.total = sum_categories(tier.persistent) + tier.arenas;
   return plan;
 }
 
-MemoryPlan memory_plan(const StepPlan& plan) {
-  return memory_plan(plan.programs());
+MemoryPlan plan_memory(const StepPlan& plan) {
+  return plan_memory(plan.programs());
 }
 
 double StateFormula::bytes(int stage, int ranks) const {
@@ -126,8 +126,9 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = moment_bytes(plan);
-  const std::vector<StateSpec> specs = state_specs(
-      plan.train.model, plan.partition, state, group_collection(state), plan.options.micro_batches);
+  const std::vector<StateSpec> specs =
+      make_state_specs(plan.train.model, plan.partition, state, make_group_collection(state),
+                       plan.options.micro_batches);
   const bool master = std::any_of(specs.begin(), specs.end(),
                                   [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
@@ -166,9 +167,9 @@ class MappedBytes {
   /// Returns an upper bound on the bytes that call i of a collective has mapped at one time: one
   /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
   /// all-to-alls, and this rank's part of each peer's buffer for reductions.
-  int64_t of_call(const Instr& instr, size_t i, int ranks) const {
+  int64_t bytes_of_call(const Instr& instr, size_t i, int ranks) const {
     const BufferRange& in = peer_range(instr, i);
-    if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
+    if (instr.kind == InstrKind::kReceive) return bytes_of_part(in.bytes);
     if (!in_shared_memory(program_.at(in.buffer))) return 0;
     const bool is_shift = instr.kind == InstrKind::kShift,
                is_counted = instr.kind == InstrKind::kCountedAllToAll;
@@ -176,12 +177,12 @@ class MappedBytes {
       // One peer's block is mapped at a time. In a shift or a counted all-to-all the block may be
       // the peer's whole buffer.
       if (in.bytes <= kShmStagedBytes) return 0;
-      return of_part(is_shift || is_counted ? in.bytes : in.bytes / ranks);
+      return bytes_of_part(is_shift || is_counted ? in.bytes : in.bytes / ranks);
     }
     const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
     if (whole <= kShmStagedBytes) return 0;
     // An all-gather maps one peer after another. A reduction maps the same part of all peers.
-    return of_part(whole / ranks) * (instr.kind == InstrKind::kAllGather ? 1 : ranks - 1);
+    return bytes_of_part(whole / ranks) * (instr.kind == InstrKind::kAllGather ? 1 : ranks - 1);
   }
 
  private:
@@ -190,7 +191,7 @@ class MappedBytes {
   /// or the bytes that the kernel maps around a read (kShmReadAround). All collectives read the
   /// same shared memory, so a small part may lie in a huge page that a larger collective has
   /// requested.
-  int64_t of_part(int64_t part) const {
+  int64_t bytes_of_part(int64_t part) const {
     if (part == 0) return 0;
     const int64_t block = in_huge_pages_ ? kShmHugePage : kShmReadAround;
     return std::min(round_up(part, block) + block, kShmMappedBytes);
@@ -202,7 +203,7 @@ class MappedBytes {
 
 /// Returns the bytes of peers' memory that each instruction has mapped while it runs. Its calls run
 /// one after another, so the largest call counts.
-std::vector<int64_t> mapped_by_instr(
+std::vector<int64_t> mapped_bytes_by_instr(
     const Program& program, const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);
   const MappedBytes bytes(program);
@@ -210,8 +211,8 @@ std::vector<int64_t> mapped_by_instr(
     const Instr& instr = program.instrs[at];
     if (instr.group() == kNoGroup || !over_shared_memory(program.group(instr.group()))) continue;
     for (size_t i = 0; i < instr.writes.size(); ++i)
-      mapped[at] =
-          std::max(mapped[at], bytes.of_call(instr, i, program.group(instr.group()).place.count));
+      mapped[at] = std::max(
+          mapped[at], bytes.bytes_of_call(instr, i, program.group(instr.group()).place.count));
   }
   return mapped;
 }
@@ -229,16 +230,16 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
 /// mapped while collective `at` may run. Two instructions may run at the same time if neither has
 /// to wait for the other.
 int64_t max_concurrent_bytes(const Program& program, size_t at, const std::vector<size_t>& others,
-                             const LaneClocks& known, const std::vector<int64_t>& mapped) {
+                             const LaneClocks& clocks, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
-  const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
+  const auto done = clocks[at][static_cast<size_t>(program.instrs[others.front()].lane)];
   int64_t largest = 0;
   const auto first =
       std::upper_bound(others.begin(), others.end(), done,
                        [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
   for (auto other = first; other != others.end(); ++other) {
-    if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // later ones wait for `at` too
+    if (clocks[*other][lane] >= static_cast<InstrId>(at)) break;  // later ones wait for `at` too
     largest = std::max(largest, mapped[*other]);
   }
   return largest;
@@ -247,7 +248,7 @@ int64_t max_concurrent_bytes(const Program& program, size_t at, const std::vecto
 /// Returns the maximum number of bytes that all instructions together have mapped at one time.
 /// `mapped` holds the bytes of each instruction.
 int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
-  const LaneClocks known = vector_clocks(program);
+  const LaneClocks clocks = compute_vector_clocks(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
   int64_t largest = 0;
   for (size_t at = 0; at < mapped.size(); ++at) {
@@ -255,7 +256,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
     int64_t sum = mapped[at];
     for (size_t lane = 0; lane < lanes.size(); ++lane)
       if (lane != static_cast<size_t>(program.instrs[at].lane))
-        sum += max_concurrent_bytes(program, at, lanes[lane], known, mapped);
+        sum += max_concurrent_bytes(program, at, lanes[lane], clocks, mapped);
     largest = std::max(largest, sum);
   }
   return largest;
@@ -263,7 +264,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
 
 /// Returns an upper bound on the bytes that call i of a collective fills in each half of a rank's
 /// staging area.
-int64_t staged_by_call(const Program& program, const Instr& instr, size_t i, int ranks) {
+int64_t staged_bytes_of_call(const Program& program, const Instr& instr, size_t i, int ranks) {
   // A message that peers cannot read is copied, not staged.
   if (instr.kind == InstrKind::kSend || instr.kind == InstrKind::kReceive) return 0;
   const BufferRange& in = peer_range(instr, i);
@@ -284,7 +285,7 @@ int64_t staged_peer_bytes(const std::vector<const Program*>& programs,
       if (!over_shared_memory(group)) continue;
       int64_t& largest = half[group.members.ranks];
       for (size_t i = 0; i < instr.writes.size(); ++i)
-        largest = std::max(largest, staged_by_call(*program, instr, i, group.place.count));
+        largest = std::max(largest, staged_bytes_of_call(*program, instr, i, group.place.count));
     }
   int64_t bytes = 0;
   for (const auto& [ranks, largest] : half)
@@ -296,8 +297,8 @@ int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   int64_t largest = 0;
   for (const Program* program : programs)
-    largest = std::max(largest,
-                       peak_mapped_bytes(*program, mapped_by_instr(*program, over_shared_memory)));
+    largest = std::max(
+        largest, peak_mapped_bytes(*program, mapped_bytes_by_instr(*program, over_shared_memory)));
   return largest;
 }
 

@@ -41,14 +41,14 @@ struct MemoryPlan {
 
   const TierPlan& at(Tier tier) const { return tiers[static_cast<size_t>(tier)]; }
   /// Returns the main memory of a rank that computes on the CPU: device tier and host tier.
-  int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
+  int64_t main_memory_bytes() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
 };
 
 /// Plans the memory of programs: programs share persistent buffers of the same kind in the same
 /// tier, and an arena is as large as the largest program needs.
-MemoryPlan memory_plan(const std::vector<const Program*>& programs);
+MemoryPlan plan_memory(const std::vector<const Program*>& programs);
 /// Plans the memory of all of a rank's programs.
-MemoryPlan memory_plan(const StepPlan& plan);
+MemoryPlan plan_memory(const StepPlan& plan);
 
 /// StateFormula holds the memory of the model's states according to the formulas for ZeRO
 /// (Rajbhandari et al. 2020, section 3), in bytes for each parameter without sharding: weights that

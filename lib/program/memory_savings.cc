@@ -23,27 +23,27 @@ struct SettingChange {
 class SettingChanges {
  public:
   explicit SettingChanges(const Config& config) : config_(config) {
-    shard_more();
-    compute_again();
-    offload();
-    shrink_batch();
-    narrow();
-    save_in_place();
+    add_sharding_changes();
+    add_recompute_changes();
+    add_offload_changes();
+    add_batch_changes();
+    add_precision_changes();
+    add_save_changes();
   }
-  std::vector<SettingChange> release() { return std::move(all_); }
+  std::vector<SettingChange> release() { return std::move(changes_); }
 
  private:
   /// Adds a changed config; `text` begins with the key that the change sets.
   template <typename Change>
   void add(std::string text, Change change) {
-    all_.push_back({std::move(text), config_});
-    SettingChange& other = all_.back();
-    write(other.config, other.change.substr(0, other.change.find(':')));
-    change(other.config);
+    changes_.push_back({std::move(text), config_});
+    SettingChange& alternative = changes_.back();
+    mark_written(alternative.config, alternative.change.substr(0, alternative.change.find(':')));
+    change(alternative.config);
   }
 
   /// Marks a key as written: checks distinguish written keys from those that follow from others.
-  static void write(Config& config, const std::string& key) {
+  static void mark_written(Config& config, const std::string& key) {
     config.origins.keys[key].is_auto = false;
   }
 
@@ -62,7 +62,7 @@ class SettingChanges {
     zero.stage = stage;
   }
 
-  void shard_more() {
+  void add_sharding_changes() {
     if (rank_mesh(config_).group_size(kStateAxes) < 2 && config_.parallel.data < 2) return;
     for (int64_t stage = config_.zero.stage + 1; stage <= 3; ++stage)
       add(cat("zero_optimization.stage: ", stage), [&](Config& c) { set_stage(c.zero, stage); });
@@ -79,7 +79,7 @@ class SettingChanges {
           [](Config& c) { c.zero.hpz_partition_size = 1; });
   }
 
-  void compute_again() {
+  void add_recompute_changes() {
     const auto policy = [&](RecomputeLevel wanted) {
       if (config_.recompute.policy < wanted || config_.recompute.every > 1)
         add(cat("recompute.policy: ", name_of(wanted)), [&](Config& c) {
@@ -90,7 +90,7 @@ class SettingChanges {
     if (config_.recompute.policy == RecomputeLevel::kNone) policy(RecomputeLevel::kSelective);
   }
 
-  void offload() {
+  void add_offload_changes() {
     const ZeroConfig& zero = config_.zero;
     // Targets nearer to the device are tried too: they help if the disk is too small.
     for (const OffloadDevice device :
@@ -120,12 +120,12 @@ class SettingChanges {
           });
   }
 
-  void save_in_place() {
+  void add_save_changes() {
     if (saves_in_background(config_))
       add("checkpoint.background: false", [](Config& c) { c.checkpoint.background = false; });
   }
 
-  void shrink_batch() {
+  void add_batch_changes() {
     const int64_t sequences = config_.train_micro_batch_size_per_gpu;
     if (sequences >= 2 && sequences % 2 == 0)
       add(cat("train_micro_batch_size_per_gpu: ", sequences / 2,
@@ -133,7 +133,7 @@ class SettingChanges {
           [&](Config& c) {
             c.train_micro_batch_size_per_gpu = sequences / 2;
             c.gradient_accumulation_steps *= 2;
-            write(c, "gradient_accumulation_steps");
+            mark_written(c, "gradient_accumulation_steps");
           });
     const int64_t tokens = config_.data.sequence_length;
     if (tokens >= 256)
@@ -141,7 +141,7 @@ class SettingChanges {
           [&](Config& c) { c.data.sequence_length = tokens / 2; });
   }
 
-  void narrow() {
+  void add_precision_changes() {
     if (!config_.bf16.enabled && !config_.fp16.enabled)
       add("bf16.enabled: true", [](Config& c) { c.bf16.enabled = true; });
     if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0 &&
@@ -151,14 +151,15 @@ class SettingChanges {
   }
 
   const Config& config_;
-  std::vector<SettingChange> all_;
+  std::vector<SettingChange> changes_;
 };
 
 /// Returns whether a change causes new objections. Such a change is not advised, because `ftrun
 /// check` would refuse it.
-bool brings_objections(const Config& changed, const std::set<std::string>& before) {
-  const std::set<std::string> now = list_objections(changed);
-  return !std::includes(before.begin(), before.end(), now.begin(), now.end());
+bool brings_objections(const Config& changed, const std::set<std::string>& old_objections) {
+  const std::set<std::string> new_objections = list_objections(changed);
+  return !std::includes(old_objections.begin(), old_objections.end(), new_objections.begin(),
+                        new_objections.end());
 }
 
 /// Keeps the change with the largest saving for each key; among equals, the first in `sorted`.
@@ -175,7 +176,7 @@ std::vector<MemorySaving> best_of_each_key(const std::vector<MemorySaving>& sort
 
 MemoryMeasure memory_measure_of(Tier tier, bool shares_memory) {
   if (shares_memory && tier != Tier::kNvme)
-    return [](const MemoryPlan& plan) { return plan.main_memory(); };
+    return [](const MemoryPlan& plan) { return plan.main_memory_bytes(); };
   return [tier](const MemoryPlan& plan) { return plan.at(tier).total; };
 }
 
@@ -183,16 +184,18 @@ MemoryMeasure memory_measure_of(Tier tier, const Config& config) {
   return memory_measure_of(tier, /*shares_memory=*/config.device != DeviceKind::kCuda);
 }
 
-std::vector<MemorySaving> memory_savings(const Config& config, const ModelConfig& model, int rank,
-                                         const MemoryMeasure& measure) {
-  const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
+std::vector<MemorySaving> list_memory_savings(const Config& config, const ModelConfig& model,
+                                              int rank, const MemoryMeasure& measure) {
+  const int64_t current_bytes = measure(plan_memory(plan_steps(config, model, rank)));
   std::vector<MemorySaving> savings;
-  const std::set<std::string> before = list_objections(config);
-  for (const SettingChange& other : SettingChanges(config).release()) {
-    if (brings_objections(other.config, before)) continue;
+  const std::set<std::string> old_objections = list_objections(config);
+  for (const SettingChange& alternative : SettingChanges(config).release()) {
+    if (brings_objections(alternative.config, old_objections)) continue;
     try {
-      const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
-      if (then < now) savings.push_back({other.change, now - then});
+      const int64_t changed_bytes =
+          measure(plan_memory(plan_steps(alternative.config, model, rank)));
+      if (changed_bytes < current_bytes)
+        savings.push_back({alternative.change, current_bytes - changed_bytes});
     } catch (const Error&) {
       // A config that cannot be planned is not advised.
     }
@@ -202,7 +205,7 @@ std::vector<MemorySaving> memory_savings(const Config& config, const ModelConfig
   return best_of_each_key(savings);
 }
 
-std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lacking,
+std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lacking_bytes,
                            size_t count) {
   constexpr int64_t kHelpfulShare = 10;
   const auto at_least = [&](int64_t bytes) {
@@ -212,13 +215,13 @@ std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lac
         parts.push_back(cat(saving.change, " saves ", human_bytes(saving.bytes)));
     return parts;
   };
-  const std::vector<std::string> enough = at_least(lacking);
+  const std::vector<std::string> enough = at_least(lacking_bytes);
   const std::vector<std::string> helpful =
-      enough.empty() ? at_least(lacking / kHelpfulShare + 1) : enough;
-  const std::string lacks = cat("each rank lacks ", human_bytes(lacking));
+      enough.empty() ? at_least(lacking_bytes / kHelpfulShare + 1) : enough;
+  const std::string lacks = cat("each rank lacks ", human_bytes(lacking_bytes));
   if (helpful.empty())
     return cat("use more ranks, a smaller model, or a machine with more memory",
-               lacking == 0
+               lacking_bytes == 0
                    ? ""
                    : cat(" (", lacks, ", and no change of the config saves a tenth of that)"));
   return cat("make one or more of these changes (savings per rank): ", join(helpful, "; "),

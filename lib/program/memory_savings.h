@@ -32,14 +32,14 @@ MemoryMeasure memory_measure_of(Tier tier, const Config& config);
 /// Lists changes that save memory, the largest saving first, one for each key. Each change is
 /// measured alone, by planning the steps of `rank` again. Changes that this build would refuse
 /// (config/resolve's objections) are left out. `config` is resolved.
-std::vector<MemorySaving> memory_savings(const Config& config, const ModelConfig& model, int rank,
-                                         const MemoryMeasure& measure);
+std::vector<MemorySaving> list_memory_savings(const Config& config, const ModelConfig& model,
+                                              int rank, const MemoryMeasure& measure);
 
 /// Formats the first `count` savings that help as a remedy: "make one or more of these changes
-/// (savings per rank): recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking` bytes:
-/// the remedy lists changes that save as much alone or, where there are none, those that save at
-/// least a tenth of it. With 0 the lack is not known, and all changes are listed.
-std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lacking = 0,
+/// (savings per rank): recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking_bytes`
+/// bytes: the remedy lists changes that save as much alone or, where there are none, those that
+/// save at least a tenth of it. With 0 the lack is not known, and all changes are listed.
+std::string savings_remedy(const std::vector<MemorySaving>& savings, int64_t lacking_bytes = 0,
                            size_t count = 3);
 
 }  // namespace ftrun

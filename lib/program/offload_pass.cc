@@ -15,7 +15,7 @@ namespace {
 /// Number of device buffers that the offloaded outputs of layers use in turn. While a layer writes
 /// its output to one buffer, the two outputs before it may still be on their way to the host. If
 /// each output had its own buffer, all buffers would stay allocated until backward.
-constexpr size_t kSlots = 3;
+constexpr size_t kDeviceBuffers = 3;
 
 /// OutputUses holds the plain instructions that touch each output, by buffer, and the first
 /// backward instruction of each micro-batch. One pass over the program finds them all, because
@@ -25,7 +25,8 @@ struct OutputUses {
   std::map<int32_t, size_t> begin_of_backward;
 };
 
-OutputUses find_uses(const Program& program, const std::vector<std::vector<BufferId>>& outputs) {
+OutputUses find_output_uses(const Program& program,
+                            const std::vector<std::vector<BufferId>>& outputs) {
   OutputUses uses;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
     for (const BufferId output : of_micro_batch) uses.users[output];
@@ -43,8 +44,8 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
 
 /// Selects the outputs of one micro-batch that backward reads. Outputs below the first trained
 /// layer are not read.
-std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses,
-                                       const Program& program) {
+std::vector<BufferId> select_read_in_backward(const std::vector<BufferId>& outputs,
+                                              const OutputUses& uses, const Program& program) {
   std::vector<BufferId> read;
   std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(read), [&](BufferId output) {
     const std::vector<size_t>& users = uses.users.at(output);
@@ -69,43 +70,44 @@ class OutputOffload {
     for (size_t k = 0; k < outputs_.size(); ++k) {
       const std::vector<size_t>& users = uses_.users.at(outputs_[k]);
       backward_ = uses_.begin_of_backward.at(program_.instrs[users[0]].micro_batch);
-      move(k, users);
+      offload_output(k, users);
     }
     return std::move(insertions_);
   }
 
  private:
-  void move(size_t k, const std::vector<size_t>& users) {
+  void offload_output(size_t k, const std::vector<size_t>& users) {
     const bool stays = last_stays_ && k + 1 == outputs_.size();
-    const BufferId own = outputs_[k];
+    const BufferId output = outputs_[k];
     // An output from another stage may arrive early, when the slot is still in use.
     const bool arrives = program_.instrs[users[0]].kind == InstrKind::kReceive;
-    const BufferId slot = arrives ? own : outputs_[k % kSlots];
-    const BufferId again = stays ? slot : back_on_device(own, slot);
+    const BufferId slot = arrives ? output : outputs_[k % kDeviceBuffers];
+    const BufferId restored = stays ? slot : add_restored_buffer(output, slot);
     size_t forward_end = 0;
     size_t backward_begin = BufferUse::kNone;
     for (const size_t i : users) {
       const bool forward = i < backward_;
-      replace_buffer(program_.instrs[i], own, forward ? slot : again);
+      replace_buffer(program_.instrs[i], output, forward ? slot : restored);
       if (forward) forward_end = i;
       if (!forward) backward_begin = std::min(backward_begin, i);
     }
     if (stays) return;
-    const BufferId host = add_copy_of(own, "hidden_on_host", Tier::kHost);
-    insertions_.push_back({.at = forward_end, .is_after = true, .instrs = {copy(slot, host)}});
+    const BufferId host = add_copy_of(output, "hidden_on_host", Tier::kHost);
+    insertions_.push_back(
+        {.plain_instr = forward_end, .is_after = true, .instrs = {make_full_copy(slot, host)}});
     // The copy back to the device overlaps the backward pass of the layer that runs just before the
     // reader.
-    insertions_.push_back({.at = begin_of_run_before(backward_begin),
+    insertions_.push_back({.plain_instr = begin_of_run_before(backward_begin),
                            .waits_for_compute = true,
-                           .instrs = {copy(host, again)}});
+                           .instrs = {make_full_copy(host, restored)}});
   }
 
-  BufferId back_on_device(BufferId own, BufferId slot) {
-    const BufferId again = add_copy_of(own, "hidden_again", Tier::kDevice);
-    if (own == slot) return again;
-    std::swap(program_.buffers[static_cast<size_t>(own)], program_.buffers.back());
+  BufferId add_restored_buffer(BufferId output, BufferId slot) {
+    const BufferId restored = add_copy_of(output, "hidden_again", Tier::kDevice);
+    if (output == slot) return restored;
+    std::swap(program_.buffers[static_cast<size_t>(output)], program_.buffers.back());
     program_.buffers.pop_back();
-    return own;
+    return output;
   }
 
   /// Adds a buffer like `original`: "hidden.3.0" -> "hidden_on_host.3.0".
@@ -117,7 +119,7 @@ class OutputOffload {
     return program_.add(std::move(buffer));
   }
 
-  Instr copy(BufferId from, BufferId to) const {
+  Instr make_full_copy(BufferId from, BufferId to) const {
     return make_copy(program_, program_.full_range(from), program_.full_range(to));
   }
 
@@ -148,11 +150,12 @@ class OutputOffload {
 std::vector<Insertion> offload_outputs(Program& program,
                                        const std::vector<std::vector<BufferId>>& outputs,
                                        bool last_stays) {
-  const OutputUses uses = find_uses(program, outputs);
+  const OutputUses uses = find_output_uses(program, outputs);
   std::vector<Insertion> insertions;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
     for (Insertion& insertion :
-         OutputOffload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays)
+         OutputOffload(program, select_read_in_backward(of_micro_batch, uses, program), uses,
+                       last_stays)
              .run())
       insertions.push_back(std::move(insertion));
   return insertions;

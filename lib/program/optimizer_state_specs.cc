@@ -12,7 +12,7 @@ namespace ftrun {
 static_assert(3 * kMaxOptimizerStates <= static_cast<size_t>(kMaxStateBuffers),
               "each state has a buffer for numbers, one for codes and one for their scales");
 
-std::vector<OptimizerStateSpec> optimizer_state_specs(const Config& config) {
+std::vector<OptimizerStateSpec> list_optimizer_state_specs(const Config& config) {
   const bool narrow = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   const std::span<const OptimizerStateTraits> states = optimizer_states(config.optimizer);
   std::vector<OptimizerStateSpec> specs;

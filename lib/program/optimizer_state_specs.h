@@ -9,6 +9,6 @@ namespace ftrun {
 
 /// Lists the states that the optimizer of a config has for tensors; codes and their scales come
 /// last.
-std::vector<OptimizerStateSpec> optimizer_state_specs(const Config& config);
+std::vector<OptimizerStateSpec> list_optimizer_state_specs(const Config& config);
 
 }  // namespace ftrun

@@ -29,28 +29,30 @@ class ParameterUses {
 
   /// Assigns bytes [position, +bytes) of the unit's parameters, readable until release(), and
   /// records the use of a unit that must be gathered.
-  BufferRange range_for_parameters(const ParamLocation& location, int64_t bytes,
-                                   int32_t micro_batch) {
+  BufferRange assign_parameter_range(const ParamLocation& location, int64_t bytes,
+                                     int32_t micro_batch) {
     const StateSpec& state = placement_.spec(location.unit);
     if (!state.gathered) {
-      const BufferRange at =
+      const BufferRange stored =
           placement_.parameters(location.unit, {location.position, location.position});
-      return {at.buffer, at.offset, bytes};
+      return {stored.buffer, stored.offset, bytes};
     }
     const auto [use, is_new] = joinable_uses_.try_emplace(location.unit, uses_.size());
     if (is_new) {
-      const BufferRange whole =
+      const BufferRange gathered =
           add_temporary(program_, cat("gathered.", location.unit, ".", uses_.size()), Tier::kDevice,
                         Category::kBuckets, state.formats.compute,
                         placement_.sharding().padded_elements(location.unit));
-      uses_.push_back({location.unit, micro_batch, whole.buffer});
+      uses_.push_back({location.unit, micro_batch, gathered.buffer});
     }
     return {uses_[use->second].buffer, state.formats.compute.bytes(location.position), bytes};
   }
 
-  /// Ends the uses of all units except `kept`, the units that the next operation list reads too.
-  void release(const std::set<UnitId>& kept) {
-    std::erase_if(joinable_uses_, [&](const auto& use) { return !kept.contains(use.first); });
+  /// Ends the uses of all units except `still_needed`, the units that the next operation list reads
+  /// too.
+  void release(const std::set<UnitId>& still_needed) {
+    std::erase_if(joinable_uses_,
+                  [&](const auto& use) { return !still_needed.contains(use.first); });
   }
 
   /// Returns the uses, in the order in which operation lists requested them.

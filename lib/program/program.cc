@@ -80,14 +80,14 @@ Arena arena_of(const Buffer& buffer) {
   return in_shared_memory(buffer) ? Arena::kShared : Arena::kDevice;
 }
 
-BufferId find_persistent(const Program& program, PersistentKind which, Tier tier) {
+BufferId find_persistent_buffer(const Program& program, PersistentKind which, Tier tier) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
     if (program.buffers[b].persistent_kind == which && program.buffers[b].tier == tier)
       return static_cast<BufferId>(b);
   return -1;
 }
 
-BufferId find_result(const Program& program) {
+BufferId find_result_buffer(const Program& program) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
     if (program.buffers[b].is_result) return static_cast<BufferId>(b);
   return -1;
@@ -240,11 +240,11 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
 namespace {
 
 std::string arenas_text(const Program& program) {
-  std::string text = human_bytes(program.arena(Arena::kDevice));
-  if (program.arena(Arena::kShared) > 0)
-    text += cat(" + ", human_bytes(program.arena(Arena::kShared)), " peer-visible");
-  if (program.arena(Arena::kHost) > 0)
-    text += cat(" + ", human_bytes(program.arena(Arena::kHost)), " host");
+  std::string text = human_bytes(program.bytes_of_arena(Arena::kDevice));
+  if (program.bytes_of_arena(Arena::kShared) > 0)
+    text += cat(" + ", human_bytes(program.bytes_of_arena(Arena::kShared)), " peer-visible");
+  if (program.bytes_of_arena(Arena::kHost) > 0)
+    text += cat(" + ", human_bytes(program.bytes_of_arena(Arena::kHost)), " host");
   return text;
 }
 

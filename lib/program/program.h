@@ -282,7 +282,7 @@ struct Program {
   /// Returns all bytes of a buffer.
   BufferRange full_range(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
-  int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
+  int64_t bytes_of_arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
   GroupPlace place_in_group(GroupId id) const {
@@ -291,9 +291,10 @@ struct Program {
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
-BufferId find_persistent(const Program& program, PersistentKind which, Tier tier = Tier::kDevice);
+BufferId find_persistent_buffer(const Program& program, PersistentKind which,
+                                Tier tier = Tier::kDevice);
 /// Finds the result buffer (is_result), at most one in a program; -1 where there is none.
-BufferId find_result(const Program& program);
+BufferId find_result_buffer(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
 /// assign_arena_offsets() has run, in one arena.

@@ -81,13 +81,14 @@ class Reductions {
             "gradients are made in the order of micro-batches");
     insert_after_ = std::max(insert_after_, gradient.writers.last);
     clears_.push_back(
-        {.at = gradient.writers.first, .instrs = reducer_.clear_unwritten(gradient.use)});
+        {.plain_instr = gradient.writers.first, .instrs = reducer_.clear_unwritten(gradient.use)});
     Reduction reduction = reducer_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective),
                   std::move(reduction.instrs_after));
-    insertions_.push_back(
-        {.at = insert_after_, .is_after = true, .instrs = std::move(reduction.instrs_before)});
+    insertions_.push_back({.plain_instr = insert_after_,
+                           .is_after = true,
+                           .instrs = std::move(reduction.instrs_before)});
   }
 
   /// Returns all insertions; a bucket is inserted at its last reduction.

@@ -126,11 +126,11 @@ inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
 /// optimizer updates. `split_ranks` neighboring ranks divide the unit's tensors among themselves:
 /// the tensor-parallel ranks. Each neighbor's part of the unit is divided into `parts`.
 struct UnitSharding {
-  int first = 0;
+  int first_rank = 0;
   int split_ranks = 1;
   int parts = 1;
   /// Returns the rank that holds part `part` of neighbor `index`'s share of the unit.
-  int rank(int part, int index) const { return first + part * split_ranks + index; }
+  int rank(int part, int index) const { return first_rank + part * split_ranks + index; }
   bool operator==(const UnitSharding&) const = default;
 };
 
@@ -144,7 +144,7 @@ inline UnitSharding unit_sharding(const StateOptions& state, const Unit& unit, i
 
 /// Returns the number of ranks whose terms are summed to a gradient: the state ranks of all
 /// replicas.
-inline int gradient_ranks(const StateOptions& state) {
+inline int count_gradient_ranks(const StateOptions& state) {
   return state_place(state).count * state.replicas;
 }
 
@@ -159,7 +159,7 @@ struct GroupCollection {
   /// The groups of the program (Program::groups): each set of ranks once.
   std::vector<ProgramGroup> list;
   /// The group of all ranks.
-  GroupId all = kNoGroup;
+  GroupId world = kNoGroup;
   /// The groups around this rank's state: the ranks that share one copy of it (shard), the ranks
   /// that hold the same part of it, and the neighbors in the shard group that keep secondary
   /// shards.
@@ -186,7 +186,7 @@ struct GroupCollection {
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
-GroupCollection group_collection(const StateOptions& state);
+GroupCollection make_group_collection(const StateOptions& state);
 
 /// Returns the group of the ranks that a unit is sharded over (shard_place()).
 inline GroupId shard_group(const GroupCollection& groups, const Unit& /*unit*/) {

@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 
 /// Returns part `index` of `count` of a range, in whole blocks.
-UnitRange split(const UnitRange& range, int index, int count) {
+UnitRange part_of_range(const UnitRange& range, int index, int count) {
   const int64_t blocks = divide_up(range.size(), kUnitBlock);
   const int64_t size = divide_up(blocks, count) * kUnitBlock;
   return {std::min(range.begin + index * size, range.end),
@@ -29,8 +29,10 @@ class StatePieces {
   void add_unit(const Unit& unit) {
     const StateSpec& state = placement_.spec(unit.id);
     if (!state.used_by_stage) return;
-    const UnitRange own = placement_.sharding().own_range(unit.id), saved = saved_part(unit.id),
-                    there = state.sharded.parameters ? own : UnitRange{0, unit.padded_numel};
+    const UnitRange own_range = placement_.sharding().own_range(unit.id),
+                    saved = saved_part(unit.id),
+                    parameter_range =
+                        state.sharded.parameters ? own_range : UnitRange{0, unit.padded_numel};
     const bool trains = placement_.trains(), master = trains && state.has_master;
     const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
                          int64_t block) {
@@ -42,13 +44,13 @@ class StatePieces {
                          .range = range,
                          .block = block});
     };
-    add(master ? UnitStatePiece::kWorking : UnitStatePiece::kParam, there,
-        placement_.parameters(unit.id, there), 1);
-    if (master) add(UnitStatePiece::kParam, own, placement_.weights(unit.id, own), 1);
+    add(master ? UnitStatePiece::kWorking : UnitStatePiece::kParam, parameter_range,
+        placement_.parameters(unit.id, parameter_range), 1);
+    if (master) add(UnitStatePiece::kParam, own_range, placement_.weights(unit.id, own_range), 1);
     if (!trains || !state.trainable) return;
     for (size_t s = 0; s < state.formats.states.size(); ++s)
       if (state.formats.states[s])
-        add(static_cast<int32_t>(s), own, placement_.state(s, unit.id, own),
+        add(static_cast<int32_t>(s), own_range, placement_.state(s, unit.id, own_range),
             state.formats.states[s]->block);
   }
 
@@ -129,7 +131,7 @@ class StatePieces {
     const UnitRange part = sharding.is_sharded(id)
                                ? sharding.own_range(id)
                                : shard_range(placement_.unit(id), place.index, place.count);
-    return split(part, options_.replica, options_.replicas);
+    return part_of_range(part, options_.replica, options_.replicas);
   }
 
   /// Returns the maximum number of elements of a unit that any one of its saving ranks saves. All
@@ -139,7 +141,7 @@ class StatePieces {
     if (!is_saved(id)) return 0;
     const UnitRange first =
         shard_range(placement_.unit(id), 0, placement_.spec(id).shard_place.count);
-    return split(first, 0, options_.replicas).size();
+    return part_of_range(first, 0, options_.replicas).size();
   }
 
   const StateOptions& options_;

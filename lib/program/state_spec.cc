@@ -33,15 +33,16 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
     return static_cast<size_t>(*stages_of(unit, options.pipeline).begin());
   };
   const auto stages = static_cast<size_t>(options.pipeline.stages());
-  std::vector<int64_t> total(stages, 0), moved(stages, 0);
+  std::vector<int64_t> total(stages, 0), offloaded(stages, 0);
   for (const Unit& unit : partition.units)
     if (may_move(unit)) total[stage_of(unit)] += unit.padded_numel;
   std::vector<Tier> tiers;
   for (const Unit& unit : partition.units) {
-    int64_t& of_stage = moved[stage_of(unit)];
-    const bool wanted = static_cast<double>(of_stage) <
-                        options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
-    const bool moves = options.zero_stage > 0 && may_move(unit) && wanted;
+    int64_t& of_stage = offloaded[stage_of(unit)];
+    const bool is_below_share =
+        static_cast<double>(of_stage) <
+        options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
+    const bool moves = options.zero_stage > 0 && may_move(unit) && is_below_share;
     if (moves) of_stage += unit.padded_numel;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
@@ -77,16 +78,16 @@ StateFormats formats_of(const Unit& unit, const ModelDescription& model,
   formats.communication = {options.communication};
   formats.master = {master_dtype(unit, options)};
   for (const OptimizerStateSpec& state : options.optimizer_states) {
-    const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
+    const bool has_state = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
     formats.states.push_back(
-        kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
-             : std::nullopt);
+        has_state ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
+                  : std::nullopt);
   }
   return formats;
 }
 
 /// Sets which pipeline stages use the unit.
-void add_stages(const Unit& unit, const StateOptions& options, StateSpec& spec) {
+void set_stages(const Unit& unit, const StateOptions& options, StateSpec& spec) {
   const std::set<int> stages = stages_of(unit, options.pipeline);
   require(stages.size() <= (options.ties_first_and_last_stage ? 2 : 1),
           "only tied matrices lie on two stages");
@@ -98,7 +99,7 @@ void add_stages(const Unit& unit, const StateOptions& options, StateSpec& spec) 
 
 /// Sets how the gradients of a unit that trains are stored and reduced, and whether it has master
 /// weights. All other members of `spec` are set already.
-void add_training(const Unit& unit, const ModelDescription& model, const StateOptions& options,
+void set_training(const Unit& unit, const ModelDescription& model, const StateOptions& options,
                   const GroupCollection& groups, int32_t micro_batches, StateSpec& spec) {
   // A unit that two stages share is reduced once at the end of the step. Otherwise the last stage
   // would wait for the first stage's partial gradient in every micro-batch.
@@ -108,23 +109,23 @@ void add_training(const Unit& unit, const ModelDescription& model, const StateOp
   spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
   spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
   spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
-  const bool away = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
-  spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
+  const bool on_host = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
+  spec.tiers.gradients = on_host ? Tier::kHost : Tier::kDevice;
   spec.has_master = spec.formats.compute != spec.formats.master ||
                     spec.tiers.parameters != spec.tiers.optimizer;
 }
 
 }  // namespace
 
-std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
-                                        int64_t update_elements) {
+std::vector<UnitRange> list_update_intervals(const UnitRange& shard, Tier optimizer,
+                                             int64_t update_elements) {
   const bool on_device = optimizer == Tier::kDevice;
   // Disk transfers are made of whole blocks.
   require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
-  const int64_t interval_elements = on_device ? own.size() : update_elements;
+  const int64_t interval_elements = on_device ? shard.size() : update_elements;
   std::vector<UnitRange> intervals;
-  for (int64_t begin = own.begin; begin < own.end; begin += interval_elements)
-    intervals.push_back({begin, std::min(begin + interval_elements, own.end)});
+  for (int64_t begin = shard.begin; begin < shard.end; begin += interval_elements)
+    intervals.push_back({begin, std::min(begin + interval_elements, shard.end)});
   return intervals;
 }
 
@@ -136,8 +137,8 @@ Dims block_values_shape(const Dims& shape, int64_t block) {
   return blocks;
 }
 
-UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const TensorSlice& slice) {
+UpdateKind update_kind_of(const ModelDescription& model, const StateOptions& options,
+                          const TensorSlice& slice) {
   const TensorInfo& tensor = model.tensor(slice.tensor);
   UpdateKind kind{!options.decays || options.decays(tensor),
                   options.has_8bit_states && options.has_8bit_states(tensor)};
@@ -145,24 +146,24 @@ UpdateKind update_kind(const ModelDescription& model, const StateOptions& option
   return kind;
 }
 
-std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
-                                                 const Partition& partition,
-                                                 const StateOptions& options,
-                                                 const std::vector<StateSpec>& specs) {
-  std::vector<StraddlingTensor> found;
+std::vector<StraddlingTensor> list_straddling_tensors(const ModelDescription& model,
+                                                      const Partition& partition,
+                                                      const StateOptions& options,
+                                                      const std::vector<StateSpec>& specs) {
+  std::vector<StraddlingTensor> tensors;
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
     if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const TensorSlice& slice : unit.slices) {
-      if (update_kind(model, options, slice).straddling < 0) continue;
-      const int64_t own = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
-      found.push_back({slice.tensor, unit.id, tier, blocks[tier], own});
-      blocks[tier] += own;
+      if (update_kind_of(model, options, slice).straddling < 0) continue;
+      const int64_t tensor_blocks = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
+      tensors.push_back({slice.tensor, unit.id, tier, blocks[tier], tensor_blocks});
+      blocks[tier] += tensor_blocks;
     }
   }
-  return found;
+  return tensors;
 }
 
 std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescription& model,
@@ -180,8 +181,9 @@ std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescr
   };
 }
 
-std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
-                                       const StateOptions& options) {
+std::vector<StoredState> list_stored_states(const ModelDescription& model,
+                                            const Partition& partition,
+                                            const StateOptions& options) {
   std::map<TensorId, DType> masters;
   for (const Unit& unit : partition.units)
     for (const TensorSlice& slice : unit.slices)
@@ -198,15 +200,15 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
   return saved;
 }
 
-std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const GroupCollection& groups,
-                                   int32_t micro_batches) {
+std::vector<StateSpec> make_state_specs(const ModelDescription& model, const Partition& partition,
+                                        const StateOptions& options, const GroupCollection& groups,
+                                        int32_t micro_batches) {
   const Sharding sharding = shard_units(partition, options);
   const std::vector<Tier> tiers = optimizer_tiers(partition, options);
   std::vector<StateSpec> specs;
   for (const Unit& unit : partition.units) {
     StateSpec spec;
-    add_stages(unit, options, spec);
+    set_stages(unit, options, spec);
     spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
     spec.shard_place = shard_place(options, unit);
@@ -219,7 +221,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     if (spec.trainable) {
       spec.sharded.optimizer = sharding.is_sharded(unit.id);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
-      add_training(unit, model, options, groups, micro_batches, spec);
+      set_training(unit, model, options, groups, micro_batches, spec);
     }
     specs.push_back(std::move(spec));
   }

@@ -96,12 +96,12 @@ struct StateSpec {
 
 /// Cuts a rank's shard into the intervals that one update processes at a time: one interval if the
 /// shard is updated on the device, else intervals of at most `update_elements` elements.
-std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
-                                        int64_t update_elements);
+std::vector<UnitRange> list_update_intervals(const UnitRange& shard, Tier optimizer,
+                                             int64_t update_elements);
 
 /// Returns how an update treats a tensor.
-UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
-                       const TensorSlice& slice);
+UpdateKind update_kind_of(const ModelDescription& model, const StateOptions& options,
+                          const TensorSlice& slice);
 
 /// StraddlingTensor says where the scales of one tensor that straddles blocks lie among the scales
 /// of all such tensors of a pipeline stage. Each rank holds all these scales, even of elements that
@@ -116,10 +116,10 @@ struct StraddlingTensor {
   int64_t first = 0;
   int64_t blocks = 0;
 };
-std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
-                                                 const Partition& partition,
-                                                 const StateOptions& options,
-                                                 const std::vector<StateSpec>& specs);
+std::vector<StraddlingTensor> list_straddling_tensors(const ModelDescription& model,
+                                                      const Partition& partition,
+                                                      const StateOptions& options,
+                                                      const std::vector<StateSpec>& specs);
 
 /// Returns a function that selects the tensors whose states the optimizer keeps as codes; an empty
 /// function if there are no such tensors.
@@ -144,13 +144,14 @@ Dims block_values_shape(const Dims& shape, int64_t block);
 
 /// Lists the stored states of the whole model, over all stages of the pipeline. A stage may hold
 /// none.
-std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
-                                       const StateOptions& options);
+std::vector<StoredState> list_stored_states(const ModelDescription& model,
+                                            const Partition& partition,
+                                            const StateOptions& options);
 
 /// Makes the specification of every unit, indexed by its id. `micro_batches` is the same as for
 /// UnitPlacement.
-std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const GroupCollection& groups,
-                                   int32_t micro_batches);
+std::vector<StateSpec> make_state_specs(const ModelDescription& model, const Partition& partition,
+                                        const StateOptions& options, const GroupCollection& groups,
+                                        int32_t micro_batches);
 
 }  // namespace ftrun

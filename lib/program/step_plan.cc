@@ -18,7 +18,7 @@ namespace ftrun {
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
   if (train.weight_decay_exempt == DecayExempt::kNone)
     return [](const TensorInfo&) { return true; };
-  return [](const TensorInfo& tensor) { return decays(tensor); };
+  return [](const TensorInfo& tensor) { return has_weight_decay(tensor); };
 }
 
 bool saves_in_background(const Config& config) {
@@ -37,11 +37,11 @@ constexpr int64_t kTextTokens = 128;
 
 /// Returns the number of tokens of the sequence in which texts are computed. It is no more than the
 /// longest text has, because each generated token costs a pass over the whole sequence.
-int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
+int64_t text_tokens(const GenerateConfig& generate, const ModelDescription& trained) {
   const int64_t max_tokens =
       std::min(kTextTokens, trained.batch.sequence_length - trained.batch.sequence_padding);
   const int64_t longest =
-      std::min(wanted.prompt_tokens, max_tokens) + std::min(wanted.tokens, max_tokens);
+      std::min(generate.prompt_tokens, max_tokens) + std::min(generate.tokens, max_tokens);
   // The length is a multiple of the number of tensor-parallel ranks, which split the sequence as in
   // training.
   return std::min(round_up(longest, trained.split.degree), max_tokens);
@@ -66,7 +66,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
-  state.optimizer_states = optimizer_state_specs(config);
+  state.optimizer_states = list_optimizer_state_specs(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
   state.has_8bit_states = tensors_with_8bit_states(model, config.optimizer);
@@ -85,14 +85,15 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
 /// Returns the size of a bucket in elements: at most a quarter of the gradients that a rank keeps.
 /// DeepSpeed's default (5e8 elements) would reduce a small model in one bucket, after backward
 /// instead of during it.
-int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
+int64_t clamp_bucket_elements(int64_t requested_elements, const StateOptions& state,
+                              int64_t elements) {
   if (state.zero_stage >= 2) elements /= state_place(state).count;
-  return std::max<int64_t>(1, std::min(wanted, elements / 4));
+  return std::max<int64_t>(1, std::min(requested_elements, elements / 4));
 }
 
 /// Returns how many elements of whole parameters may be gathered ahead if the rank's shards of them
 /// must fit in its buffers for the disk.
-int64_t disk_buffers(const Config& config) {
+int64_t disk_buffer_elements(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;
   int64_t elements = 0;
@@ -109,13 +110,14 @@ StepOptions step_options(const Config& config, const ModelConfig& model_config,
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
   options.state = state_options(config, model_config, model, rank);
   const int64_t elements = padded_elements(partition, options.state);
-  options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
+  options.bucket_elements =
+      clamp_bucket_elements(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements =
-      bucket_of(config.zero.allgather_bucket_size, options.state, elements);
+      clamp_bucket_elements(config.zero.allgather_bucket_size, options.state, elements);
   // At most an eighth of the elements is prefetched, regardless of the number of shards:
   // DeepSpeed's default (5e7 elements) would keep most of a small model gathered.
   options.prefetch_elements =
-      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
+      std::min({config.zero.prefetch_bucket_size, disk_buffer_elements(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
   options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;
@@ -150,8 +152,8 @@ ProgramPlan program_plan(ModelDescription model, StepProgram step) {
 
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   StepPlan plan;
-  ModelDescription train = training_model(config, model, rank);
-  ModelDescription evaluate = evaluation_model(config, model, rank);
+  ModelDescription train = build_training_model(config, model, rank);
+  ModelDescription evaluate = build_evaluation_model(config, model, rank);
   plan.partition = build_units(
       train, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
@@ -186,7 +188,7 @@ std::vector<const Program*> StepPlan::programs() const {
 int64_t checkpoint_bytes(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   int64_t bytes = 0;
-  for (const StoredState& state : stored_states(model, plan.partition, plan.options.state))
+  for (const StoredState& state : list_stored_states(model, plan.partition, plan.options.state))
     bytes += element_count(block_values_shape(model.tensor(state.tensor).shape, state.block)) *
              dtype_bytes(state.dtype);
   return bytes;
@@ -198,7 +200,7 @@ ProgramPlan plan_generation(const ModelConfig& config, const StepPlan& plan, int
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   const BatchShape shape{.sequence_length = tokens,
-                         .longest_sequence = plan.train.model.batch.longest()};
+                         .longest_sequence = plan.train.model.batch.max_sequence_tokens()};
   ModelDescription model = build_model(config, shape, GraphMode::kLogits, plan.train.model.dtypes,
                                        {}, split, plan.train.model.adapter);
   StepOptions options = plan.options;

@@ -52,7 +52,8 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 /// Returns whether a run of a resolved config writes any checkpoint while training continues.
 bool saves_in_background(const Config& config);
 
-/// Plans the steps of rank `rank` of a resolved config. Throws the errors of training_model().
+/// Plans the steps of rank `rank` of a resolved config. Throws the errors of
+/// build_training_model().
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
 /// Returns the bytes of all tensors in a checkpoint, over all ranks. Frozen tensors are not saved.

@@ -37,8 +37,8 @@ Traffic program_traffic(const Program& program);
 /// DiskTraffic holds the bytes that a program's copies move between memory and the disk tier in one
 /// run.
 struct DiskTraffic {
-  int64_t read = 0;
-  int64_t written = 0;
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
 };
 DiskTraffic disk_traffic(const Program& program);
 

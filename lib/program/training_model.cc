@@ -21,9 +21,9 @@ RecomputeOptions recompute_options(const RecomputeConfig& config) {
 }
 
 template <class T>
-std::vector<std::pair<std::string, T>> pattern(const char* key,
-                                               const std::vector<std::string>& texts,
-                                               const std::vector<T>& values) {
+std::vector<std::pair<std::string, T>> pair_pattern(const char* key,
+                                                    const std::vector<std::string>& texts,
+                                                    const std::vector<T>& values) {
   if (texts.size() != values.size())
     throw Error(
         ExitCode::kUsage,
@@ -45,8 +45,8 @@ TrainedTensorOptions trained_options(const Config& config) {
   return options;
 }
 
-ModelDescription model_for(const Config& config, const ModelConfig& model, int rank,
-                           GraphMode mode) {
+ModelDescription build_model_for(const Config& config, const ModelConfig& model, int rank,
+                                 GraphMode mode) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const RecomputeOptions recompute =
       mode == GraphMode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
@@ -97,9 +97,10 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.exclude_pattern = config.exclude_pattern;
   options.saved_modules = config.modules_to_save;
   options.layers = config.layers_to_transform;
-  options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
+  options.rank_pattern =
+      pair_pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
   options.alpha_pattern =
-      pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
+      pair_pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
   options.init = config.init_lora_weights;
   return options;
 }
@@ -110,16 +111,16 @@ Adapter adapter_of(const Config& config, const ModelConfig& model) {
              : Adapter{};
 }
 
-ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
-  ModelDescription trained =
-      choose_trained(model_for(config, model, rank, GraphMode::kTrain), trained_options(config));
+ModelDescription build_training_model(const Config& config, const ModelConfig& model, int rank) {
+  ModelDescription trained = choose_trained_tensors(
+      build_model_for(config, model, rank, GraphMode::kTrain), trained_options(config));
   const bool leaves_row_out =
       config.model.padding_row_gradient == PaddingRowGradient::kTransformers && model.padding_row;
   return leaves_row_out ? without_row_gradient(std::move(trained), *model.padding_row) : trained;
 }
 
-ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank) {
-  return model_for(config, model, rank, GraphMode::kEvaluate);
+ModelDescription build_evaluation_model(const Config& config, const ModelConfig& model, int rank) {
+  return build_model_for(config, model, rank, GraphMode::kEvaluate);
 }
 
 }  // namespace ftrun

@@ -17,9 +17,9 @@ QuantizedFormat quantized_format(const QuantizationConfig& quantization);
 Adapter adapter_of(const Config& config, const ModelConfig& model);
 
 /// Builds the model that a rank trains: its graphs for one micro-batch, with adapters and frozen
-/// tensors. Throws the errors of build_model(), make_adapter() and choose_trained().
-ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
+/// tensors. Throws the errors of build_model(), make_adapter() and choose_trained_tensors().
+ModelDescription build_training_model(const Config& config, const ModelConfig& model, int rank);
 /// Builds the same model with the loss as its only result.
-ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank);
+ModelDescription build_evaluation_model(const Config& config, const ModelConfig& model, int rank);
 
 }  // namespace ftrun

@@ -17,7 +17,7 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
   const auto transfer_between = [&](int from, int to) {
     const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.model_chunks();
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
-    const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
+    const int32_t layer = pipeline.layers_of(std::min(from, to), layers.count).end - 1;
     if (gradient && layer < layers.first_trained) return Transfer{};
     return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from),
                     pipeline.stage_of(to)};
@@ -37,41 +37,42 @@ class TransferPass {
   TransferPass(const Program& program, const GroupCollection& groups, DType dtype)
       : program_(program), groups_(groups), dtype_(dtype), uses_(find_buffer_uses(program)) {}
 
-  void send(const BufferedTransfer& buffered) {
-    Instr instr = transfer(InstrKind::kSend, buffered);
+  void add_send(const BufferedTransfer& buffered) {
+    Instr instr = make_transfer(InstrKind::kSend, buffered);
     instr.reads = {program_.full_range(buffered.buffer)};
-    insertions_.push_back({.at = uses_[static_cast<size_t>(buffered.buffer)].last,
+    insertions_.push_back({.plain_instr = uses_[static_cast<size_t>(buffered.buffer)].last,
                            .is_after = true,
                            .instrs = {std::move(instr)}});
   }
 
   /// Adds the receives of all transfers over one link, in the order in which they are sent.
-  void receive(const std::vector<const BufferedTransfer*>& arriving,
-               const std::vector<size_t>& begins) {
-    std::vector<Insertion> made;
+  void add_receives(const std::vector<const BufferedTransfer*>& arriving,
+                    const std::vector<size_t>& action_begins) {
+    std::vector<Insertion> receives;
     size_t latest = program_.instrs.size();
     for (auto buffered = arriving.rbegin(); buffered != arriving.rend(); ++buffered) {
       const size_t action = (*buffered)->action;
-      latest = std::min(latest, begins[action == 0 ? 0 : action - 1]);
-      Instr instr = transfer(InstrKind::kReceive, **buffered);
+      latest = std::min(latest, action_begins[action == 0 ? 0 : action - 1]);
+      Instr instr = make_transfer(InstrKind::kReceive, **buffered);
       instr.writes = {program_.full_range((*buffered)->buffer)};
-      made.push_back({.at = latest, .waits_for_compute = true, .instrs = {std::move(instr)}});
+      receives.push_back(
+          {.plain_instr = latest, .waits_for_compute = true, .instrs = {std::move(instr)}});
     }
-    insertions_.insert(insertions_.end(), std::make_move_iterator(made.rbegin()),
-                       std::make_move_iterator(made.rend()));
+    insertions_.insert(insertions_.end(), std::make_move_iterator(receives.rbegin()),
+                       std::make_move_iterator(receives.rend()));
   }
 
   std::vector<Insertion> release() { return std::move(insertions_); }
 
  private:
-  Instr transfer(InstrKind kind, const BufferedTransfer& buffered) const {
-    const Transfer& what = buffered.transfer;
+  Instr make_transfer(InstrKind kind, const BufferedTransfer& buffered) const {
+    const Transfer& transfer = buffered.transfer;
     Instr instr;
     instr.kind = kind;
-    instr.detail = Communication{groups_.links.at({what.from, what.to}), dtype_};
+    instr.detail = Communication{groups_.links.at({transfer.from, transfer.to}), dtype_};
     instr.lane = lane_of(instr.group());
-    instr.layer = what.layer;
-    instr.micro_batch = what.micro_batch;
+    instr.layer = transfer.layer;
+    instr.micro_batch = transfer.micro_batch;
     return instr;
   }
 
@@ -85,17 +86,17 @@ class TransferPass {
 }  // namespace
 
 Program add_transfers(Program program, const std::vector<BufferedTransfer>& transfers,
-                      const std::vector<size_t>& begins, const StageActions& actions,
+                      const std::vector<size_t>& action_begins, const StageActions& actions,
                       const StateOptions& state, const GroupCollection& groups,
                       const LayerCounts& layers, DType dtype) {
   TransferPass pass(program, groups, dtype);
   std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const BufferedTransfer*> arriving;
   for (const BufferedTransfer& buffered : transfers) {
-    const Transfer& what = buffered.transfer;
-    if (what.from == state.pipeline_stage)
-      pass.send(buffered);
+    const Transfer& transfer = buffered.transfer;
+    if (transfer.from == state.pipeline_stage)
+      pass.add_send(buffered);
     else
-      arriving[{what.layer, {what.micro_batch, what.gradient}}] = &buffered;
+      arriving[{transfer.layer, {transfer.micro_batch, transfer.is_gradient}}] = &buffered;
   }
   size_t received = 0;
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
@@ -103,12 +104,12 @@ Program add_transfers(Program program, const std::vector<BufferedTransfer>& tran
     for (const ScheduleAction& action : actions[static_cast<size_t>(stage)]) {
       const Transfer sent = transfers_of(state.pipeline, stage, action, layers).sent;
       if (sent.to != state.pipeline_stage) continue;
-      const auto found = arriving.find({sent.layer, {sent.micro_batch, sent.gradient}});
+      const auto found = arriving.find({sent.layer, {sent.micro_batch, sent.is_gradient}});
       require(found != arriving.end(), "what a stage sends is expected");
       over_link.push_back(found->second);
     }
     received += over_link.size();
-    pass.receive(over_link, begins);
+    pass.add_receives(over_link, action_begins);
   }
   require(received == arriving.size(), "what a stage expects is sent");
   std::vector<Insertion> insertions = pass.release();

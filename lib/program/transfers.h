@@ -16,7 +16,7 @@ struct Transfer {
   /// The layer whose output, or the gradient of whose output, is sent.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  bool gradient = false;
+  bool is_gradient = false;
   /// The sending and the receiving stage.
   int from = -1;
   int to = -1;
@@ -50,9 +50,9 @@ struct BufferedTransfer {
 
 /// Adds a send after the last writer of each output, and a receive one action before the first
 /// reader of each input, in the order in which the sender's `actions` make them, so that transfers
-/// overlap the work before. `begins` holds the first plain instruction of each action.
+/// overlap the work before. `action_begins` holds the first plain instruction of each action.
 Program add_transfers(Program program, const std::vector<BufferedTransfer>& transfers,
-                      const std::vector<size_t>& begins, const StageActions& actions,
+                      const std::vector<size_t>& action_begins, const StageActions& actions,
                       const StateOptions& state, const GroupCollection& groups,
                       const LayerCounts& layers, DType dtype);
 

@@ -42,8 +42,8 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
                              int32_t micro_batches)
     : partition_(partition),
       options_(options),
-      groups_(group_collection(options)),
-      specs_(state_specs(model, partition, options, groups_, micro_batches)),
+      groups_(make_group_collection(options)),
+      specs_(make_state_specs(model, partition, options, groups_, micro_batches)),
       sharding_(shard_units(partition, options)) {
   program.groups = groups_.list;
   program.stage = {options.pipeline.stages(), options.pipeline_stage};
@@ -71,22 +71,22 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
 /// Groups consecutive units of the layout by the buffer that holds them. Persistent state has one
 /// buffer. Gradients have several buffers: a buffer is full at StateOptions::gradient_buffer_bytes,
 /// and occupies memory only while one of its gradients is in use.
-std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
+std::vector<std::vector<UnitId>> UnitPlacement::group_by_buffer(
     const UnitBufferOptions& options, const FlatLayout& layout,
     const std::vector<int64_t>& elements) const {
   const int64_t buffer_capacity = options.persistent_kind ? std::numeric_limits<int64_t>::max()
                                                           : options_.gradient_buffer_bytes;
   std::vector<std::vector<UnitId>> buffers;
-  int64_t wanted = 0;  // bytes until the last buffer is full
+  int64_t room_bytes = 0;  // bytes until the last buffer is full
   for (const UnitId id : layout.order) {
-    const int64_t own = elements[static_cast<size_t>(id)];
-    if (own == 0) continue;
-    if (wanted <= 0) {
+    const int64_t unit_elements = elements[static_cast<size_t>(id)];
+    if (unit_elements == 0) continue;
+    if (room_bytes <= 0) {
       buffers.emplace_back();
-      wanted = buffer_capacity;
+      room_bytes = buffer_capacity;
     }
     buffers.back().push_back(id);
-    wanted -= options.format.bytes(own);
+    room_bytes -= options.format.bytes(unit_elements);
   }
   return buffers;
 }
@@ -100,13 +100,13 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
-      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].used_by_stage) continue;
+      if (parts[u].tier != tier || !parts[u].exists || !specs_[u].used_by_stage) continue;
       const auto id = static_cast<UnitId>(u);
       elements[u] =
           parts[u].is_sharded ? sharding_.held_elements(id) : sharding_.padded_elements(id);
     }
-    const FlatLayout layout = flat_layout(elements, options.order);
-    for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
+    const FlatLayout layout = make_flat_layout(elements, options.order);
+    for (const std::vector<UnitId>& units : group_by_buffer(options, layout, elements)) {
       const int64_t begin = layout.at(units.front());
       const int64_t end = layout.at(units.back()) + elements[static_cast<size_t>(units.back())];
       const BufferId buffer = add_buffer(program, options, tier, end - begin, units.front());
@@ -139,7 +139,7 @@ void UnitPlacement::add_parameter_buffers(Program& program, DType compute) {
                           .peer_visible = any_is_sharded},
                          [&](const StateSpec& spec) {
                            return TierStatePart{.tier = spec.tiers.parameters,
-                                                .wanted = is_in_buffer(spec),
+                                                .exists = is_in_buffer(spec),
                                                 .is_sharded = spec.sharded.parameters};
                          });
     for (size_t u = 0; u < unit_buffers.size(); ++u)
@@ -154,10 +154,10 @@ void UnitPlacement::add_gradient_buffers(Program& program) {
                                  .category = Category::kGradients,
                                  .format = specs_.front().formats.gradient,
                                  .order = FlatOrder::kBackward,
-                                 .peer_visible = groups_.all != kNoGroup},
+                                 .peer_visible = groups_.world != kNoGroup},
                                 [](const StateSpec& spec) {
                                   return TierStatePart{.tier = spec.tiers.gradients,
-                                                       .wanted = spec.trainable,
+                                                       .exists = spec.trainable,
                                                        .is_sharded = spec.sharded.gradients};
                                 });
 }
@@ -177,7 +177,7 @@ void UnitPlacement::add_optimizer_buffers(Program& program) {
                               const bool few =
                                   format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
                               return TierStatePart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
-                                                   .wanted = spec.trainable && has_state(spec),
+                                                   .exists = spec.trainable && has_state(spec),
                                                    .is_sharded = spec.sharded.optimizer};
                             });
   };
@@ -199,7 +199,7 @@ void UnitPlacement::add_straddling_buffers(Program& program, const ModelDescript
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
                     [](const OptimizerStateSpec& spec) { return spec.is_8bit && spec.block > 1; }));
   if (straddling_.states == 0) return;
-  straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
+  straddling_.tensors = list_straddling_tensors(model, partition_, options_, specs_);
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     if (const int64_t elements = straddling_.elements(tier); elements > 0)
       straddling_.buffers[tier] = add_buffer(program,
@@ -212,9 +212,10 @@ void UnitPlacement::add_straddling_buffers(Program& program, const ModelDescript
 
 BufferRange UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                                  const UnitRange& elements) {
-  const UnitBuffer& found = unit_buffers[static_cast<size_t>(id)];
-  return {found.buffer, found.format.bytes(found.offset + elements.begin - found.first),
-          found.format.bytes(elements.size())};
+  const UnitBuffer& unit_buffer = unit_buffers[static_cast<size_t>(id)];
+  return {unit_buffer.buffer,
+          unit_buffer.format.bytes(unit_buffer.offset + elements.begin - unit_buffer.first),
+          unit_buffer.format.bytes(elements.size())};
 }
 
 const StraddlingTensor& StraddlingScales::find_tensor(TensorId tensor) const {

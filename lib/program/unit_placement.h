@@ -107,7 +107,7 @@ class UnitPlacement {
   /// TierStatePart is the part of a unit's state of one kind that lies in one tier.
   struct TierStatePart {
     Tier tier = Tier::kDevice;
-    bool wanted = true;
+    bool exists = true;
     /// Says whether the rank holds only its shard, not a whole copy.
     bool is_sharded = false;
   };
@@ -116,9 +116,9 @@ class UnitPlacement {
   std::vector<UnitBuffer> add_unit_buffers(
       Program& program, const UnitBufferOptions& options,
       const std::function<TierStatePart(const StateSpec&)>& part_of) const;
-  std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
-                                             const FlatLayout& layout,
-                                             const std::vector<int64_t>& elements) const;
+  std::vector<std::vector<UnitId>> group_by_buffer(const UnitBufferOptions& options,
+                                                   const FlatLayout& layout,
+                                                   const std::vector<int64_t>& elements) const;
   static BufferId add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                              int64_t elements, UnitId first);
   void add_parameter_buffers(Program& program, DType compute);

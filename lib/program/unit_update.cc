@@ -47,10 +47,10 @@ struct UnitUpdate {
 };
 
 /// UpdateQueue holds updates in order, and the gathers of updated parameters. A gather runs after
-/// the first `behind` updates of the queue.
+/// the first `after_updates` updates of the queue.
 struct UpdateQueue {
   struct Gather {
-    size_t behind = 0;
+    size_t after_updates = 0;
     Instr instr;
   };
   std::vector<UnitUpdate> units;
@@ -66,15 +66,15 @@ void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> al
   for (UpdateQueue* queue : all)
     for (UpdateQueue::Gather& gather : std::exchange(queue->gathers, {})) {
       filler.add(positions.size(), std::move(gather.instr));
-      positions.emplace_back(queue, gather.behind);
+      positions.emplace_back(queue, gather.after_updates);
     }
   for (Bucket& bucket : filler.finish()) {
-    const auto& [queue, behind] = positions[bucket.last_position];
-    queue->gathers.push_back({behind, std::move(bucket.collective)});
+    const auto& [queue, after_updates] = positions[bucket.last_position];
+    queue->gathers.push_back({after_updates, std::move(bucket.collective)});
   }
 }
 
-void emit_all(std::vector<Instr>& instrs, Program& program) {
+void emit_instrs(std::vector<Instr>& instrs, Program& program) {
   for (Instr& instr : instrs) program.instrs.push_back(std::move(instr));
 }
 
@@ -82,7 +82,7 @@ void emit_all(std::vector<Instr>& instrs, Program& program) {
 void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
   for (; queue.emitted < queue.gathers.size(); ++queue.emitted) {
     UpdateQueue::Gather& next = queue.gathers[queue.emitted];
-    if (next.behind > done) return;
+    if (next.after_updates > done) return;
     program.instrs.push_back(std::move(next.instr));
   }
 }
@@ -91,19 +91,20 @@ void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
 /// intervals they would delay the next interval's copies.
 void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) {
   for (size_t k = 0; k < std::min<size_t>(staged.units.size(), 2); ++k)
-    emit_all(staged.units[k].instrs_before, program);
+    emit_instrs(staged.units[k].instrs_before, program);
   for (size_t k = 0; k < in_place.units.size(); ++k) {
     emit_gathers(in_place, k, program);
-    emit_all(in_place.units[k].updates, program);
+    emit_instrs(in_place.units[k].updates, program);
   }
   emit_gathers(in_place, in_place.units.size(), program);
   // Double buffering: interval k+1 is read while interval k is updated, and before k's results are
   // written back.
   for (size_t k = 0; k < staged.units.size(); ++k) {
     emit_gathers(staged, k, program);
-    if (k > 0 && k + 1 < staged.units.size()) emit_all(staged.units[k + 1].instrs_before, program);
-    emit_all(staged.units[k].updates, program);
-    emit_all(staged.units[k].instrs_after, program);
+    if (k > 0 && k + 1 < staged.units.size())
+      emit_instrs(staged.units[k + 1].instrs_before, program);
+    emit_instrs(staged.units[k].updates, program);
+    emit_instrs(staged.units[k].instrs_after, program);
   }
   emit_gathers(staged, staged.units.size(), program);
 }
@@ -130,45 +131,47 @@ class UpdateStaging {
            tier_of(placement_.parameters(id, placement_.shard(id))) != Tier::kDevice;
   }
 
-  StagedOperands stage_operands(const UnitRange& interval, bool written, UnitUpdate& plan) {
+  StagedOperands stage_operands(const UnitRange& interval, bool is_written, UnitUpdate& plan) {
     const UnitId id = plan.unit;
     const StateSpec& state = placement_.spec(id);
     StagedOperands operands;
-    operands.gradient =
-        at_update_tier(placement_.gradient(id, interval), "gradient_copy", false, interval, plan);
-    operands.weights =
-        at_update_tier(placement_.weights(id, interval), "weights_copy", written, interval, plan);
+    operands.gradient = stage_at_update_tier(placement_.gradient(id, interval), "gradient_copy",
+                                             false, interval, plan);
+    operands.weights = stage_at_update_tier(placement_.weights(id, interval), "weights_copy",
+                                            is_written, interval, plan);
     operands.states.resize(state.formats.states.size());
     for (size_t s = 0; s < state.formats.states.size(); ++s)
       if (state.formats.states[s])
-        operands.states[s] = at_update_tier(placement_.state(s, id, interval),
-                                            cat("state_copy.", s), written, interval, plan);
+        operands.states[s] = stage_at_update_tier(
+            placement_.state(s, id, interval), cat("state_copy.", s), is_written, interval, plan);
     return operands;
   }
 
   /// Plans how updated weights reach the parameters that layers read. If the parameters are on the
   /// same tier, or have another dtype, the update itself writes them: their range is appended to
-  /// `written`, and the result is true. If they are in another tier, instructions of `plan` copy
-  /// them there afterwards.
-  bool write_parameters(std::vector<BufferRange>& written, const BufferRange& parameters,
+  /// `written_ranges`, and the result is true. If they are in another tier, instructions of `plan`
+  /// copy them there afterwards.
+  bool write_parameters(std::vector<BufferRange>& written_ranges, const BufferRange& parameters,
                         UnitUpdate& plan) {
     const StateSpec& state = placement_.spec(plan.unit);
-    const Tier here = tier_of(written[0]);
-    const Tier there = tier_of(parameters);
-    const bool makes_copy = here == there || state.formats.compute != state.formats.master;
+    const Tier update_tier = tier_of(written_ranges[0]);
+    const Tier parameter_tier = tier_of(parameters);
+    const bool makes_copy =
+        update_tier == parameter_tier || state.formats.compute != state.formats.master;
     const int64_t elements = element_count(program_, parameters);
     const auto stage = [&](Tier tier) {
-      return staged("new_parameters", tier, state.formats.compute, elements, plan);
+      return staging_range("new_parameters", tier, state.formats.compute, elements, plan);
     };
-    if (makes_copy) written.push_back(here == there ? parameters : stage(here));
-    if (here == there) return makes_copy;
-    BufferRange from = makes_copy ? written.back() : written[0];
+    if (makes_copy)
+      written_ranges.push_back(update_tier == parameter_tier ? parameters : stage(update_tier));
+    if (update_tier == parameter_tier) return makes_copy;
+    BufferRange from = makes_copy ? written_ranges.back() : written_ranges[0];
     const auto move = [&](const BufferRange& to) {
       plan.instrs_after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
     // The device and the disk have no direct link, so data between them moves through the host.
-    if (here == Tier::kDevice && there == Tier::kNvme) move(stage(Tier::kHost));
+    if (update_tier == Tier::kDevice && parameter_tier == Tier::kNvme) move(stage(Tier::kHost));
     move(parameters);
     return makes_copy;
   }
@@ -179,8 +182,8 @@ class UpdateStaging {
   /// Returns a staging buffer. Each name has two buffers that updates use alternately, so the
   /// copies of one update overlap the work of the next one, and no more memory is used than for two
   /// updates.
-  BufferRange staged(const std::string& name, Tier tier, const StorageFormat& format,
-                     int64_t elements, const UnitUpdate& plan) {
+  BufferRange staging_range(const std::string& name, Tier tier, const StorageFormat& format,
+                            int64_t elements, const UnitUpdate& plan) {
     const std::string full = cat(name, ".", tier_name(tier), ".", plan.staging_slot);
     const int64_t bytes = format.bytes(elements);
     auto found = buffers_.find(full);
@@ -195,16 +198,17 @@ class UpdateStaging {
 
   /// Returns the range `at` itself if it lies on the tier where the unit is updated, otherwise a
   /// copy of it on that tier.
-  BufferRange at_update_tier(const BufferRange& at, const std::string& name, bool written,
-                             const UnitRange& interval, UnitUpdate& plan) {
+  BufferRange stage_at_update_tier(const BufferRange& at, const std::string& name, bool is_written,
+                                   const UnitRange& interval, UnitUpdate& plan) {
     const bool on_device = placement_.spec(plan.unit).tiers.optimizer == Tier::kDevice;
-    const Tier here = on_device ? Tier::kDevice : Tier::kHost;
+    const Tier update_tier = on_device ? Tier::kDevice : Tier::kHost;
     const Buffer& buffer = program_.at(at.buffer);
-    if (buffer.tier == here) return at;
-    const BufferRange copied = staged(name, here, buffer.format, interval.size(), plan);
+    if (buffer.tier == update_tier) return at;
+    const BufferRange copied =
+        staging_range(name, update_tier, buffer.format, interval.size(), plan);
     plan.instrs_before.push_back(make_copy(program_, at, copied, plan.unit));
     plan.instrs_before.back().if_finite = true;
-    if (written) plan.instrs_after.push_back(make_copy(program_, copied, at, plan.unit));
+    if (is_written) plan.instrs_after.push_back(make_copy(program_, copied, at, plan.unit));
     return copied;
   }
 
@@ -225,7 +229,7 @@ class UpdateBuilder {
         placement_(placement),
         scales_(placement.straddling()),
         staging_(program, placement),
-        index_(flat_layout(placement.partition(), FlatOrder::kForward)) {}
+        flat_layout_(make_flat_layout(placement.partition(), FlatOrder::kForward)) {}
 
   void add_updates(int64_t bucket_elements) {
     compute_straddling_scales();
@@ -236,7 +240,7 @@ class UpdateBuilder {
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
       plan_updates(unit, queue.units);
       if (state.sharded.optimizer && !state.sharded.parameters)
-        queue.gathers.push_back({queue.units.size(), gather_updated(unit.id)});
+        queue.gathers.push_back({queue.units.size(), make_parameter_gather(unit.id)});
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
     emit_updates(in_place, staged, program_);
@@ -250,19 +254,19 @@ class UpdateBuilder {
   }
 
   std::vector<UnitRange> intervals_of(UnitId id) const {
-    return update_intervals(placement_.sharding().own_range(id),
-                            placement_.spec(id).tiers.optimizer, options_.update_elements);
+    return list_update_intervals(placement_.sharding().own_range(id),
+                                 placement_.spec(id).tiers.optimizer, options_.update_elements);
   }
 
   /// Splits an interval of a unit into ranges that each have a single update kind.
   std::vector<UpdateKindRange> ranges_of(const Unit& unit, const UnitRange& interval) const {
     const auto kind_of = [&](const TensorSlice& slice) {
-      return update_kind(model_, options_, slice);
+      return update_kind_of(model_, options_, slice);
     };
     return update_kind_ranges(unit, kind_of, interval.begin, interval.end);
   }
 
-  /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
+  /// Returns the sub-range that holds elements `elements` of the unit. `interval` is the range that
   /// holds elements `whole`.
   BufferRange subrange_of(const BufferRange& interval, const UnitRange& elements,
                           const UnitRange& whole) const {
@@ -271,7 +275,7 @@ class UpdateBuilder {
             buffer.format.bytes(elements.size())};
   }
 
-  Instr gather_updated(UnitId id) const {
+  Instr make_parameter_gather(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
     Instr gather = make_collective(
         InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
@@ -298,36 +302,36 @@ class UpdateBuilder {
 
     // The update does not change the padding around a tensor that straddles blocks, so the padding
     // is copied.
-    int64_t done = interval.begin;
-    const auto pass_padding = [&](int64_t until) {
-      const UnitRange padding{done, until};
+    int64_t updated_end = interval.begin;
+    const auto copy_padding = [&](int64_t until) {
+      const UnitRange padding{updated_end, until};
       if (!writes_working_copy || padding.size() <= 0) return;
       plan.updates.push_back(make_copy(program_, subrange_of(weights.front(), padding, interval),
                                        subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
     };
     for (const UpdateKindRange& part : ranges_of(unit, interval)) {
-      pass_padding(part.begin);
-      done = part.end;
-      Instr update = update_of(unit, part, operands, interval);
+      copy_padding(part.begin);
+      updated_end = part.end;
+      Instr update = make_update(unit, part, operands, interval);
       update.update().writes_working_copy = writes_working_copy;
       if (writes_working_copy)
         update.writes.push_back(subrange_of(weights.back(), {part.begin, part.end}, interval));
       plan.updates.push_back(std::move(update));
     }
-    pass_padding(interval.end);
+    copy_padding(interval.end);
   }
 
   /// Makes the update of a part of an interval, without the copy of its weights.
-  Instr update_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
-                  const UnitRange& interval) const {
+  Instr make_update(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
+                    const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr update;
     update.kind = InstrKind::kUpdate;
     update.unit = unit.id;
     update.if_finite = true;
-    update.detail =
-        UpdateDetail{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
+    update.detail = UpdateDetail{.decay = part.kind.decay,
+                                 .first_element = flat_layout_.at(unit.id) + part.begin};
     update.reads = {subrange_of(operands.gradient, elements, interval)};
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
@@ -365,7 +369,7 @@ class UpdateBuilder {
       const BufferRange all =
           add_temporary(program_, cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
                         Category::kBuckets, {DType::kF32}, scales_.elements(tier),
-                        placement_.groups().all != kNoGroup && tier == Tier::kDevice);
+                        placement_.groups().world != kNoGroup && tier == Tier::kDevice);
       new_scales_[tier] = all.buffer;
       Instr clear;
       clear.kind = InstrKind::kClear;
@@ -398,18 +402,18 @@ class UpdateBuilder {
       UnitUpdate& plan = scales.back();
       const StagedOperands operands = staging_.stage_operands(interval, false, plan);
       for (const UpdateKindRange& part : parts)
-        plan.updates.push_back(scales_of(unit, part, operands, interval));
+        plan.updates.push_back(make_scale_computation(unit, part, operands, interval));
     }
   }
 
-  Instr scales_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
-                  const UnitRange& interval) const {
+  Instr make_scale_computation(const Unit& unit, const UpdateKindRange& part,
+                               const StagedOperands& operands, const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr scales;
     scales.kind = InstrKind::kComputeScales;
     scales.unit = unit.id;
     scales.if_finite = true;
-    scales.detail = UpdateDetail{.first_element = index_.at(unit.id) + part.begin};
+    scales.detail = UpdateDetail{.first_element = flat_layout_.at(unit.id) + part.begin};
     scales.reads = {subrange_of(operands.gradient, elements, interval),
                     subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
@@ -464,7 +468,7 @@ class UpdateBuilder {
   UpdateStaging staging_;
   /// The index of each unit's first element among all parameters that this tensor-parallel rank
   /// uses (UpdateDetail::first_element).
-  const FlatLayout index_;
+  const FlatLayout flat_layout_;
 };
 
 }  // namespace
@@ -489,8 +493,8 @@ void add_gradient_norm(Program& program, const StateOptions& options,
     for (const GradientNormRange& range : state.gradient_norm_ranges) {
       const int64_t slot = first_slot + slots.index;
       first_slot += slots.ranks;
-      const UnitRange part{std::max(own.begin, range.part.begin),
-                           std::min(own.end, range.part.end)};
+      const UnitRange part{std::max(own.begin, range.elements.begin),
+                           std::min(own.end, range.elements.end)};
       const bool counts = state.is_first_stage && tensor.index % range.copies == 0;
       if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(placement.gradient(unit.id, part));

@@ -2,7 +2,7 @@
 
 namespace ftrun {
 
-std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr) {
+std::optional<UpdateOperands> decode_update_operands(const Program& program, const Instr& instr) {
   const std::span<const BufferRange> reads = instr.reads, writes = instr.writes;
   if (reads.size() < 2) return std::nullopt;
   UpdateOperands operands{.gradient = reads[0], .weights = reads[1]};

@@ -28,6 +28,6 @@ struct UpdateOperands {
 
 /// Decodes the operands of a kUpdate or kComputeScales; returns nothing if the number of ranges is
 /// wrong.
-std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr);
+std::optional<UpdateOperands> decode_update_operands(const Program& program, const Instr& instr);
 
 }  // namespace ftrun

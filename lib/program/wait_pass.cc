@@ -24,11 +24,11 @@ class AccessList {
     }
     if (!indices_.empty()) indices_[{access.begin, access.end}] = accesses_.size();
     accesses_.push_back(access);
-    if (indices_.empty() && accesses_.size() > kSearchedAccesses) index();
+    if (indices_.empty() && accesses_.size() > kSearchedAccesses) build_index();
   }
 
   /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
-  InstrId last_meeting(const BufferRange& range, InstrId known, InstrId otherwise) const {
+  InstrId find_last_overlap(const BufferRange& range, InstrId known, InstrId otherwise) const {
     for (auto it = accesses_.rbegin(); it != accesses_.rend() && it->id > known; ++it)
       if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
     return otherwise;
@@ -63,10 +63,10 @@ class AccessList {
   void drop_replaced() {
     std::erase_if(accesses_, [](const Access& access) { return access.begin > access.end; });
     replaced_ = 0;
-    if (!indices_.empty()) index();
+    if (!indices_.empty()) build_index();
   }
 
-  void index() {
+  void build_index() {
     indices_.clear();
     for (size_t i = 0; i < accesses_.size(); ++i)
       if (accesses_[i].begin <= accesses_[i].end)
@@ -87,9 +87,9 @@ class AccessLog {
 
   void add(InstrId id, const Instr& instr) {
     for (const BufferRange& range : instr.reads)
-      accesses_to(range).of(instr.lane).reads.record(id, range);
+      accesses_to(range)[instr.lane].reads.record(id, range);
     for (const BufferRange& range : instr.writes)
-      accesses_to(range).of(instr.lane).writes.record(id, range);
+      accesses_to(range)[instr.lane].writes.record(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
@@ -101,8 +101,9 @@ class AccessLog {
         if (lane == instr.lane) continue;
         const InstrId done = known[static_cast<size_t>(lane)];
         InstrId& latest = last[static_cast<size_t>(lane)];
-        latest = accesses.writes.last_meeting(range, std::max(latest, done), latest);
-        if (reads_too) latest = accesses.reads.last_meeting(range, std::max(latest, done), latest);
+        latest = accesses.writes.find_last_overlap(range, std::max(latest, done), latest);
+        if (reads_too)
+          latest = accesses.reads.find_last_overlap(range, std::max(latest, done), latest);
       }
     };
     for (const BufferRange& range : instr.reads) search(range, false);
@@ -149,7 +150,7 @@ class BucketsInFlight {
 
   /// Records an instruction of another lane that empties a bucket.
   void record(InstrId id, const Instr& instr) {
-    if (instr.lane == Lane::kCompute || !empties(instr)) return;
+    if (instr.lane == Lane::kCompute || !empties_bucket(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;
     newest_[static_cast<size_t>(instr.lane)] = id;
   }
@@ -161,7 +162,7 @@ class BucketsInFlight {
   }
   /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
   /// ranks leaves them in the bucket.
-  bool empties(const Instr& instr) const {
+  bool empties_bucket(const Instr& instr) const {
     if (instr.group() != kNoGroup && program_.group(instr.group()).members.runs_within(kLayerAxes))
       return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const BufferRange& range) {
@@ -223,7 +224,7 @@ class WaitAdder {
   WaitAdder(Program& program, bool overlap)
       : program_(program),
         overlap_(overlap),
-        known_(program),
+        clocks_(program),
         log_(program),
         buckets_(program),
         sends_(program),
@@ -232,32 +233,33 @@ class WaitAdder {
 
   void add(InstrId id) {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
-    const auto own = static_cast<size_t>(instr.lane);
-    const std::span<InstrId> now = known_[static_cast<size_t>(id)];
-    if (latest_[own] >= 0)
-      std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
-    find_needed(instr, now);
+    const auto own_lane = static_cast<size_t>(instr.lane);
+    const std::span<InstrId> known_done = clocks_[static_cast<size_t>(id)];
+    if (latest_[own_lane] >= 0)
+      std::ranges::copy(clocks_[static_cast<size_t>(latest_[own_lane])], known_done.begin());
+    find_needed_waits(instr, known_done);
     instr.waits.clear();
-    for (size_t lane = 0; lane < known_.lanes(); ++lane)
-      if (lane != own && needed_[lane] > now[lane]) wait_for(instr, needed_[lane], now);
+    for (size_t lane = 0; lane < clocks_.lanes(); ++lane)
+      if (lane != own_lane && needed_[lane] > known_done[lane])
+        wait_for(instr, needed_[lane], known_done);
     drop_implied(instr.waits);
-    now[own] = id;
+    known_done[own_lane] = id;
     log_.add(id, instr);
     buckets_.record(id, instr);
     sends_.record(id, instr);
-    latest_[own] = id;
+    latest_[own_lane] = id;
     if (instr.kind == InstrKind::kDecide) decision_ = id;
   }
 
  private:
   /// Finds the instructions that must be done before `instr`, in needed_; it leaves out some that
-  /// `now` contains.
-  void find_needed(const Instr& instr, std::span<const InstrId> now) {
+  /// `known_done` contains.
+  void find_needed_waits(const Instr& instr, std::span<const InstrId> known_done) {
     std::fill(needed_.begin(), needed_.end(), -1);
-    log_.find_conflicts(instr, now, needed_);
+    log_.find_conflicts(instr, known_done, needed_);
     const auto need = [&](size_t lane, InstrId id) { needed_[lane] = std::max(needed_[lane], id); };
     if (!overlap_)
-      for (size_t lane = 0; lane < known_.lanes(); ++lane)
+      for (size_t lane = 0; lane < clocks_.lanes(); ++lane)
         if (alternates(instr, lane)) need(lane, latest_[lane]);
     for (const InstrId wait : instr.waits)
       need(static_cast<size_t>(program_.instr(wait).lane), wait);
@@ -265,7 +267,7 @@ class WaitAdder {
     if (const InstrId sent = sends_.send_to_wait_for(instr); sent >= 0)
       need(static_cast<size_t>(program_.instr(sent).lane), sent);
     if (const LaneClock* older = buckets_.instrs_to_wait_for(instr))
-      for (size_t lane = 0; lane < known_.lanes(); ++lane) need(lane, (*older)[lane]);
+      for (size_t lane = 0; lane < clocks_.lanes(); ++lane) need(lane, (*older)[lane]);
   }
 
   /// Returns whether `instr` must alternate with the instructions of a lane when overlap is off:
@@ -280,14 +282,14 @@ class WaitAdder {
            (is_communication(instr.lane) && lane == kComputeLane);
   }
 
-  /// Adds a wait, and adds the progress that the wait implies to `now`, the progress known to be
-  /// done. So no redundant wait is added later, not even through a third lane.
-  void wait_for(Instr& instr, InstrId wait, std::span<InstrId> now) {
+  /// Adds a wait, and adds the progress that the wait implies to `known_done`, the progress known
+  /// to be done. So no redundant wait is added later, not even through a third lane.
+  void wait_for(Instr& instr, InstrId wait, std::span<InstrId> known_done) {
     instr.waits.push_back(wait);
-    const auto own = static_cast<size_t>(instr.lane);
-    const std::span<const InstrId> then = known_[static_cast<size_t>(wait)];
-    for (size_t lane = 0; lane < known_.lanes(); ++lane)
-      if (lane != own) now[lane] = std::max(now[lane], then[lane]);
+    const auto own_lane = static_cast<size_t>(instr.lane);
+    const std::span<const InstrId> then = clocks_[static_cast<size_t>(wait)];
+    for (size_t lane = 0; lane < clocks_.lanes(); ++lane)
+      if (lane != own_lane) known_done[lane] = std::max(known_done[lane], then[lane]);
   }
 
   /// Drops the waits of an instruction that its other waits imply.
@@ -297,7 +299,7 @@ class WaitAdder {
     std::erase_if(waits, [&](InstrId wait) {
       const auto lane = static_cast<size_t>(program_.instr(wait).lane);
       return std::any_of(all.begin(), all.end(), [&](InstrId other) {
-        return other != wait && known_[static_cast<size_t>(other)][lane] >= wait;
+        return other != wait && clocks_[static_cast<size_t>(other)][lane] >= wait;
       });
     });
   }
@@ -305,7 +307,7 @@ class WaitAdder {
   Program& program_;
   bool overlap_;
   /// The progress of all lanes that is certain once an instruction is done, for each instruction.
-  LaneClocks known_;
+  LaneClocks clocks_;
   AccessLog log_;
   BucketsInFlight buckets_;
   SendLimiter sends_;

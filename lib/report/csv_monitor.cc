@@ -38,12 +38,12 @@ std::string rows_to_keep(std::string_view text, const std::string& header, int64
     while (!rows.empty() && rows.back().first >= step) rows.pop_back();
     if (step <= samples) rows.emplace_back(step, row);
   }
-  std::string kept = header;
-  for (const auto& [step, row] : rows) kept += row;
-  return kept;
+  std::string kept_text = header;
+  for (const auto& [step, row] : rows) kept_text += row;
+  return kept_text;
 }
 
-std::string last_part(std::string_view name) {
+std::string column_name(std::string_view name) {
   return std::string(name.substr(name.rfind('/') + 1));
 }
 
@@ -74,13 +74,13 @@ AppendFile CsvMonitor::open(const std::string& path, const std::string& header) 
   const bool file_exists =
       std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error));
   if (file_exists && resumed_samples_) {
-    const std::string before = read_file(path, INT64_MAX),
-                      after = rows_to_keep(before, header, *resumed_samples_);
-    if (after != before) write_file_atomic(posix_files(), path, after);
+    const std::string old_text = read_file(path, INT64_MAX),
+                      new_text = rows_to_keep(old_text, header, *resumed_samples_);
+    if (new_text != old_text) write_file_atomic(posix_files(), path, new_text);
     return AppendFile(path);
   }
   if (file_exists) {
-    const std::string other_path = unique_name(path, ".other-");
+    const std::string other_path = make_unique_name(path, ".other-");
     posix_files().rename(path, other_path);
     log_notice(cat(path, ": held rows of another run; it was renamed to ", other_path, " now"));
   }
@@ -91,13 +91,13 @@ AppendFile CsvMonitor::open(const std::string& path, const std::string& header) 
 
 void CsvMonitor::write(std::string_view name, double value, int64_t step) {
   const std::string stem = file_stem(name);
-  auto found = files_.find(stem);
-  if (found == files_.end())
-    found = files_
-                .emplace(stem, open(cat(folder_, "/", stem, ".csv"),
-                                    cat("step,", last_part(name), "\r\n")))
-                .first;
-  found->second.append(cat(step, ",", python_float_text(value), "\r\n"));
+  auto file = files_.find(stem);
+  if (file == files_.end())
+    file = files_
+               .emplace(stem, open(cat(folder_, "/", stem, ".csv"),
+                                   cat("step,", column_name(name), "\r\n")))
+               .first;
+  file->second.append(cat(step, ",", python_float_text(value), "\r\n"));
 }
 
 void CsvMonitor::write(const StepMetrics& metrics) {

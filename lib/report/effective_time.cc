@@ -18,9 +18,9 @@ int64_t in_thousandths(double value) {
 
 /// Returns the text ", with 2 ranks (removed: ranks 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
-  if (start.removed.empty()) return "";
-  return cat(", with ", count_text(start.count, "rank"), " (removed: ", rank_list(start.removed),
-             ")");
+  if (start.removed_ranks.empty()) return "";
+  return cat(", with ", count_text(start.count, "rank"),
+             " (removed: ", rank_list(start.removed_ranks), ")");
 }
 
 }  // namespace

@@ -54,9 +54,9 @@ constexpr std::array<std::string_view, 31> kShownNames{"CUDA_VISIBLE_DEVICES",
                                                        "SLURM_RESTART_COUNT",
                                                        "SLURM_ARRAY_TASK_ID"};
 
-void hide_in(Json& value) {
+void hide_secrets(Json& value) {
   if (value.is_array()) {
-    for (Json& item : value) hide_in(item);
+    for (Json& item : value) hide_secrets(item);
   } else if (value.is_object()) {
     for (auto& [key, item] : value.items()) {
       const bool empty =
@@ -64,12 +64,12 @@ void hide_in(Json& value) {
       if (item.is_primitive() && !empty && is_secret_name(key))
         item = kHiddenSecret;
       else
-        hide_in(item);
+        hide_secrets(item);
     }
   }
 }
 
-std::string hide_in_line(const std::string& line) {
+std::string hide_secret_in_line(const std::string& line) {
   const size_t colon = line.find(':');
   if (colon == std::string::npos) return line;
   const bool empty = line.find_first_not_of(" \t\r", colon + 1) == std::string::npos;
@@ -103,11 +103,11 @@ std::string without_secrets(const std::string& text) {
   if (!nests_deeper_than(text, kMaxJsonDepth))
     json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) {
-    hide_in(json);
+    hide_secrets(json);
     return json.dump(2, ' ', false, Json::error_handler_t::replace);
   }
   std::vector<std::string> lines = split(text, '\n');
-  for (std::string& line : lines) line = hide_in_line(line);
+  for (std::string& line : lines) line = hide_secret_in_line(line);
   return join(lines, "\n");
 }
 

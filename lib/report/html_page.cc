@@ -27,12 +27,12 @@ std::string replace_marker(std::string page, std::string_view marker, const std:
   return page.replace(offset, marker.size(), text);
 }
 
-bool begins_as(const std::string& path, std::string_view page) {
-  const std::string_view start = page.substr(0, page.find("-->"));
+bool begins_like_page(const std::string& path, std::string_view page) {
+  const std::string_view page_start = page.substr(0, page.find("-->"));
   std::ifstream file(path, std::ios::binary);
-  std::string found(start.size(), '\0');
-  file.read(found.data(), static_cast<std::streamsize>(found.size()));
-  return file && found == start;
+  std::string file_start(page_start.size(), '\0');
+  file.read(file_start.data(), static_cast<std::streamsize>(file_start.size()));
+  return file && file_start == page_start;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ void refuse_foreign_page(const std::string& path, const PageSources& parts, cons
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   if (!fs::exists(status)) return;
-  if (fs::is_regular_file(status) && begins_as(path, parts.page)) return;
+  if (fs::is_regular_file(status) && begins_like_page(path, parts.page)) return;
   throw Error(ExitCode::kUsage, cat(path, ": is not ", what, ", and is not overwritten"),
               cat("give another name ", option, ", or move that away"));
 }

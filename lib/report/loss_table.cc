@@ -20,7 +20,7 @@ std::set<size_t> choose_evenly(const std::vector<size_t>& from, size_t count) {
 }
 
 /// Chooses the indices of the rows to show, at most `count` (at least 2).
-std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t count) {
+std::set<size_t> choose_rows(const std::vector<StepMetrics>& metrics, size_t count) {
   std::vector<size_t> all_rows, validated_rows;
   for (size_t i = 0; i < metrics.size(); ++i) {
     all_rows.push_back(i);
@@ -55,7 +55,7 @@ struct IntervalSums {
   }
 };
 
-std::vector<std::string> sets_of(const std::vector<StepMetrics>& metrics) {
+std::vector<std::string> list_sets(const std::vector<StepMetrics>& metrics) {
   std::vector<std::string> sets;
   for (const StepMetrics& m : metrics)
     for (const EvaluationResult& evaluation : m.evaluations)
@@ -64,19 +64,19 @@ std::vector<std::string> sets_of(const std::vector<StepMetrics>& metrics) {
   return sets;
 }
 
-std::string loss_on(const std::string& set, const StepMetrics& m) {
+std::string loss_text_of_set(const std::string& set, const StepMetrics& m) {
   for (const EvaluationResult& evaluation : m.evaluations)
     if (evaluation.set == set && evaluation.has_value())
       return format_number("%.4f", evaluation.loss);
   return "-";
 }
 
-std::vector<std::string> row_of(const StepMetrics& m, const IntervalSums& sums,
-                                const std::vector<std::string>& sets) {
+std::vector<std::string> table_row(const StepMetrics& m, const IntervalSums& sums,
+                                   const std::vector<std::string>& sets) {
   std::vector<std::string> row{
       std::to_string(m.step),
       sums.losses > 0 ? format_number("%.4f", sums.loss / static_cast<double>(sums.losses)) : "-"};
-  for (const std::string& set : sets) row.push_back(loss_on(set, m));
+  for (const std::string& set : sets) row.push_back(loss_text_of_set(set, m));
   row.push_back(sums.seconds > 0 ? format_number("%.0f", sums.tokens / sums.seconds) : "-");
   return row;
 }
@@ -84,16 +84,16 @@ std::vector<std::string> row_of(const StepMetrics& m, const IntervalSums& sums,
 }  // namespace
 
 std::string loss_table(const std::vector<StepMetrics>& metrics, int rows) {
-  const std::set<size_t> chosen = chosen_rows(metrics, static_cast<size_t>(std::max(rows, 2)));
+  const std::set<size_t> chosen = choose_rows(metrics, static_cast<size_t>(std::max(rows, 2)));
   std::vector<std::vector<std::string>> cells;
-  std::vector<std::string> sets = sets_of(metrics);
+  std::vector<std::string> sets = list_sets(metrics);
   if (sets.empty()) sets.emplace_back("validation");
   IntervalSums sums;
   bool means = false;
   for (size_t i = 0; i < metrics.size(); ++i) {
     sums.add(metrics[i]);
     if (!chosen.contains(i)) continue;
-    cells.push_back(row_of(metrics[i], sums, sets));
+    cells.push_back(table_row(metrics[i], sums, sets));
     means = means || sums.steps > 1;
     sums = {};
   }

@@ -9,37 +9,38 @@
 namespace ftrun {
 namespace {
 
-bool is_kept(std::string_view line, int64_t first_step) {
+bool is_before_step(std::string_view line, int64_t first_step) {
   const auto metrics = parse_metrics_line(line);
   return metrics && metrics->step < first_step;
 }
 
 /// Returns the lines of `text` of steps before `first_step`.
-std::string kept_lines(std::string_view text, int64_t first_step) {
-  std::string kept;
-  kept.reserve(text.size());
+std::string lines_before_step(std::string_view text, int64_t first_step) {
+  std::string lines;
+  lines.reserve(text.size());
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
-    if (is_kept(line, first_step)) kept.append(line).append("\n");
+    if (is_before_step(line, first_step)) lines.append(line).append("\n");
     text.remove_prefix(std::min(text.size(), line.size() + 1));
   }
-  return kept;
+  return lines;
 }
 
 /// Removes the lines of `first_step` and later ones from a file, and returns its path.
-std::string cut_file(const std::string& path, int64_t first_step, FileSystem& files) {
+std::string remove_later_lines(const std::string& path, int64_t first_step, FileSystem& files) {
   if (!files.exists(path)) return path;
-  const std::string before = read_file(path, INT64_MAX);
-  const std::string after = kept_lines(before, first_step);
-  // The texts also differ if the last line lacks its line end; writing `after` adds it.
-  if (after != before) write_file_atomic(files, path, after);
+  const std::string old_text = read_file(path, INT64_MAX);
+  const std::string new_text = lines_before_step(old_text, first_step);
+  // The texts also differ if the last line lacks its line end; writing `new_text` adds it.
+  if (new_text != old_text) write_file_atomic(files, path, new_text);
   return path;
 }
 
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files)
-    : last_step_(std::max<int64_t>(first_step - 1, 0)), file_(cut_file(path, first_step, files)) {}
+    : last_step_(std::max<int64_t>(first_step - 1, 0)),
+      file_(remove_later_lines(path, first_step, files)) {}
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   append(metrics_lines(metrics), metrics.step);

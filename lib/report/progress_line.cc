@@ -64,7 +64,7 @@ std::string step_text(const ProgressState& state) {
   return state.total_steps > 0 ? cat(step, "/", state.total_steps) : step;
 }
 
-double fraction(const ProgressState& state) {
+double done_fraction(const ProgressState& state) {
   if (state.total_steps <= 0) return 0;
   return std::clamp(
       static_cast<double>(state.metrics.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
@@ -74,7 +74,7 @@ std::vector<LinePart> live_parts(const ProgressState& state) {
   const StepMetrics& m = state.metrics;
   std::vector<LinePart> parts{{step_text(state), 9, {}}};
   if (state.total_steps > 0)
-    parts.push_back({cat(static_cast<int>(fraction(state) * 100), "%"), 2, {}, true});
+    parts.push_back({cat(static_cast<int>(done_fraction(state) * 100), "%"), 2, {}, true});
   if (m.trained) {
     parts.push_back({cat("loss ", loss_text(m.loss)), 8, std::isfinite(m.loss) ? "" : kRed});
     parts.push_back({rate_text(m.tokens_per_second), 3, {}});
@@ -85,7 +85,7 @@ std::vector<LinePart> live_parts(const ProgressState& state) {
   return parts;
 }
 
-size_t columns(const std::vector<LinePart>& parts) {
+size_t total_columns(const std::vector<LinePart>& parts) {
   size_t sum = 2 * (parts.size() - 1);
   for (const LinePart& part : parts) sum += text_columns(part.text);
   return sum;
@@ -95,10 +95,10 @@ void drop_until_it_fits(std::vector<LinePart>& parts, size_t limit) {
   const auto goes_first = [](const LinePart& a, const LinePart& b) {
     return a.drop_order < b.drop_order;
   };
-  while (parts.size() > 1 && columns(parts) > limit)
+  while (parts.size() > 1 && total_columns(parts) > limit)
     parts.erase(std::min_element(parts.begin(), parts.end(), goes_first));
   // The text is ASCII, so each byte is one column.
-  if (columns(parts) > limit) parts.front().text.resize(limit);
+  if (total_columns(parts) > limit) parts.front().text.resize(limit);
 }
 
 std::string repeated(std::string_view glyph, int count) {
@@ -107,8 +107,8 @@ std::string repeated(std::string_view glyph, int count) {
   return out;
 }
 
-std::string bar_text(double done, int cells, const ProgressStyle& style) {
-  const int filled_cells = static_cast<int>(done * cells);
+std::string bar_text(double done_share, int cells, const ProgressStyle& style) {
+  const int filled_cells = static_cast<int>(done_share * cells);
   const std::string_view filled_glyph = style.unicode ? "█" : "#";
   const std::string_view empty_glyph = style.unicode ? "░" : "-";
   const std::string filled = repeated(filled_glyph, filled_cells);
@@ -128,7 +128,7 @@ bool locale_is_utf8() {
   return false;
 }
 
-bool is_set(const char* name) {
+bool is_variable_set(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0';
 }
@@ -144,18 +144,19 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
   // The last column stays free, because on some terminals a line that fills it wraps.
   const auto limit = static_cast<size_t>(std::max(style.width - 1, 1));
   std::vector<LinePart> parts = live_parts(state);
-  const size_t wanted = parts.size();
+  const size_t all_parts = parts.size();
   drop_until_it_fits(parts, limit);
   // The bar's brackets and a space take three columns. If a part was dropped, there is no bar
   // either.
-  const int spare = parts.size() < wanted ? 0 : static_cast<int>(limit - columns(parts)) - 3;
+  const int spare =
+      parts.size() < all_parts ? 0 : static_cast<int>(limit - total_columns(parts)) - 3;
   std::string line;
   for (size_t i = 0; i < parts.size(); ++i) {
     const LinePart& part = parts[i];
     const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
     if (i > 0) line += part.follows_bar && line.ends_with(']') ? " " : "  ";
     line += style.color && !part.color.empty() ? cat(part.color, part.text, kPlain) : part.text;
-    if (bar) line += cat(" ", bar_text(fraction(state), std::min(spare, kLongestBar), style));
+    if (bar) line += cat(" ", bar_text(done_fraction(state), std::min(spare, kLongestBar), style));
   }
   return line;
 }
@@ -178,14 +179,14 @@ std::string plain_progress_text(const ProgressState& state) {
   return join(parts, "  ");
 }
 
-ProgressOptions progress_options_for(int fd, int64_t every) {
+ProgressOptions progress_options_for(int fd, int64_t steps_between) {
   const char* term = std::getenv("TERM");
   const bool dumb = term == nullptr || std::string_view(term) == "dumb";
   ProgressOptions options;
   options.live = ::isatty(fd) == 1 && !dumb;
-  options.color = options.live && !is_set("NO_COLOR");
+  options.color = options.live && !is_variable_set("NO_COLOR");
   options.unicode = options.live && locale_is_utf8();
-  options.every = every;
+  options.steps_between = steps_between;
   options.width = [fd] {
     winsize size{};
     return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? static_cast<int>(size.ws_col)
@@ -197,7 +198,7 @@ ProgressOptions progress_options_for(int fd, int64_t every) {
 ProgressLine::ProgressLine(std::ostream& out, ProgressOptions options, int64_t total_steps)
     : out_(out), options_(std::move(options)), total_steps_(total_steps) {
   if (!options_.clock) options_.clock = steady_seconds;
-  options_.every = std::max<int64_t>(options_.every, 1);
+  options_.steps_between = std::max<int64_t>(options_.steps_between, 1);
 }
 
 void ProgressLine::record_duration(const StepMetrics& metrics) {
@@ -225,7 +226,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
                          metrics.step == total_steps_;
   is_first_ = false;
   if (options_.live) return show_live(state, important);
-  if (important || metrics.step % options_.every == 0)
+  if (important || metrics.step % options_.steps_between == 0)
     out_ << plain_progress_text(state) << "\n" << std::flush;
 }
 

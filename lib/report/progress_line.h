@@ -46,7 +46,7 @@ struct ProgressOptions {
   bool unicode = false;
   /// The number of steps between two lines without `live`; the first and the last step,
   /// validations, skipped steps and losses that are not finite always have a line.
-  int64_t every = 10;
+  int64_t steps_between = 10;
   /// The minimum seconds between two redraws of the live line.
   double seconds_between = 0.1;
   /// Returns the current width of the terminal in columns, which changes when it is resized.
@@ -58,7 +58,7 @@ struct ProgressOptions {
 /// Chooses the options for a file descriptor. A terminal gets a live line (except with TERM=dumb),
 /// in color unless NO_COLOR is set and not empty. Block characters are used if the locale's
 /// encoding is UTF-8.
-ProgressOptions progress_options_for(int fd, int64_t every);
+ProgressOptions progress_options_for(int fd, int64_t steps_between);
 
 /// ProgressLine shows a run's progress on a stream. Only one thread at a time may use it.
 class ProgressLine {

@@ -11,25 +11,26 @@ namespace ftrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Flat = std::map<std::string, std::string>;
+using ValuesByField = std::map<std::string, std::string>;
 
 const std::string kNone(kNotRecorded);
 
-void add_flat_differences(const Flat& before, const Flat& now, bool affects_results,
-                          std::vector<ManifestDifference>& out) {
-  Flat names = before;
-  names.insert(now.begin(), now.end());
+void add_flat_differences(const ValuesByField& earlier, const ValuesByField& current,
+                          bool affects_results, std::vector<ManifestDifference>& out) {
+  ValuesByField names = earlier;
+  names.insert(current.begin(), current.end());
   for (const auto& [name, unused] : names) {
-    const auto a = before.find(name);
-    const auto b = now.find(name);
-    const std::string was = a == before.end() ? kNone : a->second;
-    const std::string is = b == now.end() ? kNone : b->second;
-    if (was != is) out.push_back({name, was, is, affects_results});
+    const auto a = earlier.find(name);
+    const auto b = current.find(name);
+    const std::string earlier_value = a == earlier.end() ? kNone : a->second;
+    const std::string current_value = b == current.end() ? kNone : b->second;
+    if (earlier_value != current_value)
+      out.push_back({name, earlier_value, current_value, affects_results});
   }
 }
 
-Flat flat_section(const Json& manifest, const char* section) {
-  Flat flat;
+ValuesByField flatten_section(const Json& manifest, const char* section) {
+  ValuesByField flat;
   const Json& json = manifest.at(section);
   if (!json.empty())
     flatten(json, section,
@@ -37,20 +38,22 @@ Flat flat_section(const Json& manifest, const char* section) {
   return flat;
 }
 
-void add_config_differences(const Json& before, const Json& now,
+void add_config_differences(const Json& earlier, const Json& current,
                             std::vector<ManifestDifference>& out) {
-  const bool by_key = before.at("config").is_object() && now.at("config").is_object();
+  const bool by_key = earlier.at("config").is_object() && current.at("config").is_object();
   if (by_key)
-    add_flat_differences(flat_section(before, "config"), flat_section(now, "config"), true, out);
-  else if (before.at("config") != now.at("config"))
-    out.push_back({"config", "text with xxh3 " + before.at("config_xxh3").get<std::string>(),
-                   "text with xxh3 " + now.at("config_xxh3").get<std::string>()});
+    add_flat_differences(flatten_section(earlier, "config"), flatten_section(current, "config"),
+                         true, out);
+  else if (earlier.at("config") != current.at("config"))
+    out.push_back({"config", "text with xxh3 " + earlier.at("config_xxh3").get<std::string>(),
+                   "text with xxh3 " + current.at("config_xxh3").get<std::string>()});
 }
 
 /// Lists the fields that identify an input when it is compared with `other`: its details, and its
 /// fingerprint if both have one, else path and size.
-Flat identity(const std::string& name, const InputRecord& input, const InputRecord& other) {
-  Flat flat;
+ValuesByField identifying_fields(const std::string& name, const InputRecord& input,
+                                 const InputRecord& other) {
+  ValuesByField flat;
   for (const auto& [key, value] : input.details) flat[name + "." + key] = value;
   if (!input.fingerprint.empty() && !other.fingerprint.empty()) {
     flat[name + ".fingerprint"] = input.fingerprint;
@@ -61,21 +64,22 @@ Flat identity(const std::string& name, const InputRecord& input, const InputReco
   return flat;
 }
 
-void add_input_differences(const std::string& name, const InputRecord& before,
-                           const InputRecord& now, std::vector<ManifestDifference>& out) {
-  add_flat_differences(identity(name, before, now), identity(name, now, before), true, out);
+void add_input_differences(const std::string& name, const InputRecord& earlier,
+                           const InputRecord& current, std::vector<ManifestDifference>& out) {
+  add_flat_differences(identifying_fields(name, earlier, current),
+                       identifying_fields(name, current, earlier), true, out);
 }
 
-void add_data_differences(const RunManifest& before, const RunManifest& now,
+void add_data_differences(const RunManifest& earlier, const RunManifest& current,
                           std::vector<ManifestDifference>& out) {
-  std::map<std::string, InputRecord> roles = before.data;
-  roles.insert(now.data.begin(), now.data.end());
+  std::map<std::string, InputRecord> roles = earlier.data;
+  roles.insert(current.data.begin(), current.data.end());
   for (const auto& [role, unused] : roles) {
-    const auto a = before.data.find(role);
-    const auto b = now.data.find(role);
-    if (a == before.data.end())
+    const auto a = earlier.data.find(role);
+    const auto b = current.data.find(role);
+    if (a == earlier.data.end())
       out.push_back({"data." + role, kNone, b->second.path});
-    else if (b == now.data.end())
+    else if (b == current.data.end())
       out.push_back({"data." + role, a->second.path, kNone});
     else
       add_input_differences("data." + role, a->second, b->second, out);
@@ -83,14 +87,14 @@ void add_data_differences(const RunManifest& before, const RunManifest& now,
 }
 
 /// Adds the differences between machines. They do not matter: a run may resume on another node.
-void add_machine_differences(const RunManifest& before, const RunManifest& now,
+void add_machine_differences(const RunManifest& earlier, const RunManifest& current,
                              std::vector<ManifestDifference>& out) {
   const auto flat = [](const RunManifest& m) {
-    return Flat{{"machine.cpu_model", m.machine.cpu_model},
-                {"machine.gpu_driver", m.gpu_driver},
-                {"machine.gpus", Json(m.gpus).dump()}};
+    return ValuesByField{{"machine.cpu_model", m.machine.cpu_model},
+                         {"machine.gpu_driver", m.gpu_driver},
+                         {"machine.gpus", Json(m.gpus).dump()}};
   };
-  add_flat_differences(flat(before), flat(now), false, out);
+  add_flat_differences(flat(earlier), flat(current), false, out);
 }
 
 bool is_allowed(const std::string& field, const std::vector<std::string>& allowed) {
@@ -101,29 +105,31 @@ bool is_allowed(const std::string& field, const std::vector<std::string>& allowe
 
 }  // namespace
 
-std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
-                                                  const RunManifest& now) {
+std::vector<ManifestDifference> compare_manifests(const RunManifest& earlier,
+                                                  const RunManifest& current) {
   // The manifests are compared as the texts that are written to disk, so that hidden secrets are
   // equal, and numbers are equal if their texts are.
-  const Json a = Json::parse(manifest_text(before));
-  const Json b = Json::parse(manifest_text(now));
+  const Json a = Json::parse(manifest_text(earlier));
+  const Json b = Json::parse(manifest_text(current));
   std::vector<ManifestDifference> out;
   add_config_differences(a, b, out);
-  add_input_differences("model", before.model, now.model, out);
-  add_data_differences(before, now, out);
-  if (before.seed != now.seed)
-    out.push_back({"seed", std::to_string(before.seed), std::to_string(now.seed)});
-  add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
+  add_input_differences("model", earlier.model, current.model, out);
+  add_data_differences(earlier, current, out);
+  if (earlier.seed != current.seed)
+    out.push_back({"seed", std::to_string(earlier.seed), std::to_string(current.seed)});
+  add_flat_differences(flatten_section(a, "topology"), flatten_section(b, "topology"), true, out);
   // The libraries of matrix multiplication (`products`) are empty on GPUs, and are then not
   // compared.
-  if (!before.matmul_libraries.empty() && !now.matmul_libraries.empty())
-    add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
-  if (!before.reduction.empty() && !now.reduction.empty() && before.reduction != now.reduction)
-    out.push_back({"sums", before.reduction, now.reduction});
-  if (!before.attention.empty() && !now.attention.empty() && before.attention != now.attention)
-    out.push_back({"attention", before.attention, now.attention});
-  add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);
-  add_machine_differences(before, now, out);
+  if (!earlier.matmul_libraries.empty() && !current.matmul_libraries.empty())
+    add_flat_differences(flatten_section(a, "products"), flatten_section(b, "products"), true, out);
+  if (!earlier.reduction.empty() && !current.reduction.empty() &&
+      earlier.reduction != current.reduction)
+    out.push_back({"sums", earlier.reduction, current.reduction});
+  if (!earlier.attention.empty() && !current.attention.empty() &&
+      earlier.attention != current.attention)
+    out.push_back({"attention", earlier.attention, current.attention});
+  add_flat_differences(flatten_section(a, "build"), flatten_section(b, "build"), false, out);
+  add_machine_differences(earlier, current, out);
   return out;
 }
 
@@ -133,7 +139,8 @@ void refuse_other_run(const std::string& path, const std::vector<ManifestDiffere
   int count = 0;
   for (const ManifestDifference& difference : differences) {
     if (!difference.affects_results || is_allowed(difference.field, allowed)) continue;
-    list += cat("\n  ", difference.field, ": was ", difference.before, ", is now ", difference.now);
+    list += cat("\n  ", difference.field, ": was ", difference.earlier_value, ", is now ",
+                difference.current_value);
     if (count++ == 0) first = difference.field;
   }
   if (count == 0) return;

@@ -16,18 +16,18 @@ struct ManifestDifference {
   /// "data.train.fingerprint".
   std::string field;
   /// The value in run.json; kNotRecorded if a run.json has no such field.
-  std::string before;
-  std::string now;
+  std::string earlier_value;
+  std::string current_value;
   /// Says whether the field affects the mathematics of the run (config, model, data, seed,
   /// topology). False: it affects only rounding, or where the run takes place (build, machine).
   bool affects_results = true;
 };
 
-/// Lists the fields in which the run that wrote `before` and the run about to start differ. Model
+/// Lists the fields in which the run that wrote `earlier` and the run about to start differ. Model
 /// and data are compared by fingerprint, so a moved file is the same file; if a fingerprint is not
 /// known, they are compared by path and size.
-std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
-                                                  const RunManifest& now);
+std::vector<ManifestDifference> compare_manifests(const RunManifest& earlier,
+                                                  const RunManifest& current);
 
 /// Throws Error(kUsage) for a resume with a difference that affects the results, naming `path`,
 /// every such field and both values. An entry of `allowed` permits differences of a field and of

@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kElsewhere = "choose another output_dir";
 
-[[noreturn]] void environment_error(const std::string& path, const char* action, int error_number) {
+[[noreturn]] void throw_environment_error(const std::string& path, const char* action,
+                                          int error_number) {
   throw Error(ExitCode::kEnvironment,
               cat(path, ": ", action, " failed: ", errno_text(error_number)),
               "check that this user may write to output_dir and that its disk is not full");
@@ -52,20 +53,20 @@ std::string read_lock_text(int fd) {
 
 /// Returns the text " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another
 /// machine.
-std::string how_to_stop(const std::string& pid, const std::string& host) {
+std::string kill_command_text(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
   return cat(" (kill ", pid, host == read_machine_info().hostname ? "" : cat(" on ", host), ")");
 }
 
-[[noreturn]] void busy_error(const std::string& root, const std::string& lock_text) {
+[[noreturn]] void refuse_busy_folder(const std::string& root, const std::string& lock_text) {
   const std::string pid = lock_field(lock_text, "pid");
   const std::string host = lock_field(lock_text, "host");
   const std::string who =
       pid.empty() ? "a process that has not written its name yet"
                   : cat("process ", pid, " on ", host, ", since ", lock_field(lock_text, "since"));
-  throw Error(ExitCode::kEnvironment,
-              cat("output_dir ", root, ": another run is using it (", who, ")"),
-              cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
+  throw Error(
+      ExitCode::kEnvironment, cat("output_dir ", root, ": another run is using it (", who, ")"),
+      cat("wait for that run or stop it", kill_command_text(pid, host), ", or ", kElsewhere));
 }
 
 /// Locks the folder's lock file, or throws. A process that only checks whether a run is in progress
@@ -80,7 +81,7 @@ void lock_folder(int fd, const std::string& root) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       continue;
     }
-    if (errno == EWOULDBLOCK) busy_error(root, read_lock_text(fd));
+    if (errno == EWOULDBLOCK) refuse_busy_folder(root, read_lock_text(fd));
     log_warning(cat("output_dir ", root, ": its file system has no locks (", errno_text(errno),
                     "); a second run into it would not be noticed"));
     return;
@@ -90,9 +91,9 @@ void lock_folder(int fd, const std::string& root) {
 void write_lock_text(int fd, const std::string& path) {
   const std::string text =
       cat("pid ", ::getpid(), "\nhost ", read_machine_info().hostname, "\nsince ", utc_now(), "\n");
-  if (::ftruncate(fd, 0) != 0) environment_error(path, "truncate", errno);
+  if (::ftruncate(fd, 0) != 0) throw_environment_error(path, "truncate", errno);
   if (::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    environment_error(path, "write", errno);
+    throw_environment_error(path, "write", errno);
 }
 
 bool holds_files(const fs::path& path) {
@@ -105,14 +106,14 @@ bool holds_files(const fs::path& path) {
 }
 
 /// Lists the names in the folder, except for the lock file and folders without files.
-std::vector<std::string> content_of(const std::string& root) {
+std::vector<std::string> list_content(const std::string& root) {
   std::vector<std::string> names;
   for (const std::string& name : posix_files().list(root))
     if (name != ".lock" && holds_files(fs::path(root) / name)) names.push_back(name);
   return names;
 }
 
-std::string short_list(std::vector<std::string> names) {
+std::string short_list_text(std::vector<std::string> names) {
   constexpr size_t kShown = 3;
   const size_t count = names.size();
   if (count <= kShown) return join(names, ", ");
@@ -131,25 +132,27 @@ std::string find_similar_run(const std::string& folder) {
     if (it->path().filename() != root.filename() && fs::exists(it->path() / "run.json", error))
       runs.push_back(it->path().filename().string());
   std::sort(runs.begin(), runs.end());
-  const std::string near = nearest(root.filename().string(), runs);
+  const std::string near = closest_match(root.filename().string(), runs);
   return near.empty() ? "" : (parent / near).string();
 }
 
 std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool had_lock) {
-  const std::vector<std::string> content = content_of(paths.root());
+  const std::vector<std::string> content = list_content(paths.root());
   if (content.empty()) return std::nullopt;
-  const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
-                                short_list(content), ")");
+  const std::string problem_text =
+      cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
+          short_list_text(content), ")");
   // Checkpoints next to our lock file show that there was a run. Without the lock file, the
   // checkpoints are not ours.
   const bool has_checkpoints = had_lock && holds_files(paths.checkpoints());
   const bool has_run = has_checkpoints || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)
-    return Error(ExitCode::kUsage, found,
+    return Error(ExitCode::kUsage, problem_text,
                  has_run ? cat("continue the run that is there with --resume auto, or ", kElsewhere)
                          : std::string(kElsewhere));
   if (!has_run)
-    return Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"),
+    return Error(ExitCode::kUsage,
+                 cat(problem_text, " and no run.json, so there is no run to resume"),
                  std::string(kElsewhere));
   return std::nullopt;
 }
@@ -157,7 +160,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
 /// Returns the error for a folder without a run if a resume from a given step was requested.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
-  if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty())
+  if (fs::is_directory(paths.root(), unseen) && !list_content(paths.root()).empty())
     return std::nullopt;
   return Error(
       ExitCode::kUsage,
@@ -170,14 +173,14 @@ void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock
   if (const auto problem = content_problem(paths, start, had_lock)) throw *problem;
 }
 
-void make_root(const std::string& root) {
+void make_output_folder(const std::string& root) {
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
   // Other users may use the parent folder too, so its mode follows the umask.
-  if (!parent.empty()) make_lasting_folder(umask_files(), parent);
+  if (!parent.empty()) make_durable_folder(umask_files(), parent);
   // Another run may make the folder at the same time. The lock then decides which run gets it.
-  make_lasting_folder(posix_files(), root);
+  make_durable_folder(posix_files(), root);
 }
 
 std::string without_end_slashes(std::string path) {
@@ -211,13 +214,13 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   refuse_non_folder(paths_.root());
   if (start == RunStart::kResumeStep)
     if (const auto problem = absence_problem(paths_)) throw *problem;
-  make_root(paths_.root());
+  make_output_folder(paths_.root());
   const std::string lock = paths_.lock();
   const bool had_lock = posix_files().exists(lock);
   // A folder with foreign files is refused before a lock file is made in it.
   if (!had_lock) refuse_foreign_content(paths_, start, had_lock);
   lock_fd_ = open_to_write(lock, O_RDWR | O_CREAT, 0600).release();
-  if (lock_fd_ < 0) environment_error(lock, "open", errno);
+  if (lock_fd_ < 0) throw_environment_error(lock, "open", errno);
   try {
     lock_folder(lock_fd_, paths_.root());
     if (had_lock) remove_atomic_leftovers(posix_files(), paths_.root(), paths_.replaced_files());
@@ -225,7 +228,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     write_lock_text(lock_fd_, lock);
     has_earlier_run_ = posix_files().exists(paths_.manifest());
     for (const std::string& folder : {paths_.tensorboard(), paths_.logs(), paths_.checkpoints()})
-      make_lasting_folder(posix_files(), folder);
+      make_durable_folder(posix_files(), folder);
   } catch (...) {
     ::close(std::exchange(lock_fd_, -1));
     throw;

@@ -58,7 +58,7 @@ done
 printf n >&3)";
 
 /// Finds the nearest parent folder of this program that contains scripts/; "" if there is none.
-std::string root_folder() {
+std::string find_scripts_parent() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   for (fs::path folder = program.parent_path(); folder.has_relative_path();
@@ -67,27 +67,28 @@ std::string root_folder() {
   return "";
 }
 
-std::vector<std::string> pythons(const std::string& root) {
-  std::vector<std::string> found;
+std::vector<std::string> list_pythons(const std::string& root) {
+  std::vector<std::string> paths;
   std::error_code error;
   const char* environment = std::getenv("VIRTUAL_ENV");
   for (const std::string& folder :
        {std::string(environment == nullptr ? "" : environment), root + "/.venv"})
     if (const std::string python = folder + "/bin/python3";
         !folder.empty() && fs::exists(python, error))
-      found.push_back(python);
-  found.emplace_back("python3");
-  return found;
+      paths.push_back(python);
+  paths.emplace_back("python3");
+  return paths;
 }
 
 /// Lists the environment without the FTRUN_ variables, because these (for example the job's token)
 /// are only for the ranks of the job.
-std::vector<char*> passed_environment() {
-  std::vector<char*> passed;
+std::vector<char*> child_environment() {
+  std::vector<char*> variables;
   for (char** entry = environ; *entry != nullptr; ++entry)
-    if (!std::string_view(*entry).starts_with(launch_variables::kPrefix)) passed.push_back(*entry);
-  passed.push_back(nullptr);
-  return passed;
+    if (!std::string_view(*entry).starts_with(launch_variables::kPrefix))
+      variables.push_back(*entry);
+  variables.push_back(nullptr);
+  return variables;
 }
 
 /// Starts a command in a new session, with `output` as its standard output and error and
@@ -110,7 +111,7 @@ pid_t spawn(const std::vector<std::string>& command, int output, int client_chec
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const std::vector<char*> arguments = exec_arguments(command);
-  const std::vector<char*> environment = passed_environment();
+  const std::vector<char*> environment = child_environment();
   pid_t process = -1;
   const int error = ::posix_spawnp(&process, arguments[0], &files, &attributes, arguments.data(),
                                    environment.data());
@@ -120,7 +121,7 @@ pid_t spawn(const std::vector<std::string>& command, int output, int client_chec
   return process;
 }
 
-std::string how_it_ended(int status) {
+std::string exit_text(int status) {
   return WIFSIGNALED(status) ? cat("by signal ", WTERMSIG(status))
                              : cat("with exit code ", WEXITSTATUS(status));
 }
@@ -151,9 +152,9 @@ void RunFollower::check_process(int milliseconds) {
     pollfd answered{client_check_pipe_.get(), POLLIN, 0};
     if (::poll(&answered, 1, milliseconds) <= 0) return;
     char word = 0;
-    const bool none = ::read(client_check_pipe_.get(), &word, 1) == 1;
+    const bool has_no_client = ::read(client_check_pipe_.get(), &word, 1) == 1;
     client_check_pipe_.reset();
-    if (none) {
+    if (has_no_client) {
       ::waitpid(process_, nullptr, 0);  // the shell is about to exit
       why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ",
                      kClient, ") and send the run afterwards: ", manual_command());
@@ -163,7 +164,7 @@ void RunFollower::check_process(int milliseconds) {
   int status = 0;
   if (::waitpid(process_, &status, WNOHANG) != process_) return;
   if (status != 0)
-    why_not_ = cat("the process that sends it has ended ", how_it_ended(status), ": see ",
+    why_not_ = cat("the process that sends it has ended ", exit_text(status), ": see ",
                    RunPaths(options_.run).follower_log());
 }
 
@@ -194,9 +195,9 @@ std::string RunFollower::try_to_start() {
     return cat(log, " cannot be locked (", std::strerror(errno),
                "), so nothing can follow the run; send it afterwards: ", manual_command());
   }
-  const std::string root = root_folder();
+  const std::string root = find_scripts_parent();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
-  const std::vector<std::string> candidates = pythons(root);
+  const std::vector<std::string> candidates = list_pythons(root);
   std::vector<std::string> command{"/bin/sh",    "-c",         kFirstPython,
                                    "follow_run", kClientCheck, std::to_string(candidates.size())};
   command.insert(command.end(), candidates.begin(), candidates.end());

@@ -63,8 +63,8 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
               {"from_step", restart.from_step},
               {"to_step", restart.to_step}};
     if (restart.ranks.count > 0) json["ranks"] = restart.ranks.count;
-    if (!restart.ranks.removed.empty()) {
-      json["left_ranks"] = restart.ranks.removed;
+    if (!restart.ranks.removed_ranks.empty()) {
+      json["left_ranks"] = restart.ranks.removed_ranks;
       json["left_reason"] = restart.ranks.removed_reason;
     }
     list.push_back(std::move(json));
@@ -85,9 +85,9 @@ Json evaluations_json(const std::map<std::string, std::map<std::string, double>>
 Json manifest_json(const RunManifest& manifest) {
   Json json;
   json["format"] = kFormat;
-  json["started"] = manifest.started;
-  json["start"] = manifest.start;
-  json["ended"] = manifest.ended;
+  json["started"] = manifest.start_time;
+  json["start"] = manifest.start_state;
+  json["ended"] = manifest.end_time;
   json["exit_code"] = manifest.exit_code ? Json(*manifest.exit_code) : Json(nullptr);
   json["exit_reason"] = manifest.exit_reason;
   json["exit_rank"] = manifest.exit_rank;
@@ -124,12 +124,12 @@ class Fields {
  public:
   Fields(const Json& json, std::string path, std::string prefix)
       : json_(json), path_(std::move(path)), prefix_(std::move(prefix)) {
-    if (!json_.is_object()) fail(prefix_.empty() ? "the file" : prefix_, "an object");
+    if (!json_.is_object()) refuse_value(prefix_.empty() ? "the file" : prefix_, "an object");
   }
 
   void get(const char* key, std::string& out) const {
     if (const Json* value = find(key)) {
-      if (!value->is_string()) fail(name(key), "a string");
+      if (!value->is_string()) refuse_value(name(key), "a string");
       out = value->get<std::string>();
     }
   }
@@ -137,11 +137,12 @@ class Fields {
   requires std::is_integral_v<Integer>
   void get(const char* key, Integer& out) const {
     if (const Json* value = find(key)) {
-      if (!value->is_number_integer()) fail(name(key), "an integer");
+      if (!value->is_number_integer()) refuse_value(name(key), "an integer");
       const bool fits = value->is_number_unsigned() ? std::in_range<Integer>(value->get<uint64_t>())
                                                     : std::in_range<Integer>(value->get<int64_t>());
       if (!fits)
-        fail(name(key), cat("an integer of at most ", std::numeric_limits<Integer>::max()).c_str());
+        refuse_value(name(key),
+                     cat("an integer of at most ", std::numeric_limits<Integer>::max()).c_str());
       out = value->get<Integer>();
     }
   }
@@ -149,44 +150,44 @@ class Fields {
   void get(const char* key, double& out) const {
     const auto found = json_.find(key);
     if (found == json_.end()) return;
-    if (!found->is_null() && !found->is_number()) fail(name(key), "a number");
+    if (!found->is_null() && !found->is_number()) refuse_value(name(key), "a number");
     out = found->is_null() ? std::numeric_limits<double>::quiet_NaN() : found->get<double>();
   }
   void get(const char* key, std::vector<std::string>& out) const {
     const Json* value = find(key);
     if (value == nullptr) return;
-    if (!value->is_array()) fail(name(key), "a list");
+    if (!value->is_array()) refuse_value(name(key), "a list");
     for (const Json& item : *value) {
-      if (!item.is_string()) fail(name(key), "a list of strings");
+      if (!item.is_string()) refuse_value(name(key), "a list of strings");
       out.push_back(item.get<std::string>());
     }
   }
   void get(const char* key, std::vector<int64_t>& out) const {
     const Json* value = find(key);
     if (value == nullptr) return;
-    if (!value->is_array()) fail(name(key), "a list");
+    if (!value->is_array()) refuse_value(name(key), "a list");
     for (const Json& item : *value) {
-      if (!item.is_number_integer()) fail(name(key), "a list of integers");
+      if (!item.is_number_integer()) refuse_value(name(key), "a list of integers");
       out.push_back(item.get<int64_t>());
     }
   }
   /// Calls `use` with the fields of the object at `key`, if there is one.
   template <typename Use>
-  void object(const char* key, Use use) const {
+  void with_object(const char* key, Use use) const {
     if (const Json* value = find(key)) use(Fields(*value, path_, name(key)));
   }
   template <typename Use>
   void each_object(const char* key, Use use) const {
     const Json* value = find(key);
     if (value == nullptr) return;
-    if (!value->is_array()) fail(name(key), "a list");
+    if (!value->is_array()) refuse_value(name(key), "a list");
     for (size_t i = 0; i < value->size(); ++i)
       use(Fields((*value)[i], path_, cat(name(key), "[", i, "]")));
   }
   std::vector<std::string> keys() const {
-    std::vector<std::string> all;
-    for (const auto& item : json_.items()) all.push_back(item.key());
-    return all;
+    std::vector<std::string> names;
+    for (const auto& item : json_.items()) names.push_back(item.key());
+    return names;
   }
   /// Returns the value at `key`; nullptr if it is absent or null.
   const Json* find(const std::string& key) const {
@@ -198,7 +199,7 @@ class Fields {
   std::string name(const std::string& key) const {
     return prefix_.empty() ? key : prefix_ + "." + key;
   }
-  [[noreturn]] void fail(const std::string& what, const char* expected) const {
+  [[noreturn]] void refuse_value(const std::string& what, const char* expected) const {
     throw Error(ExitCode::kBadInput, cat(path_, ": ", what, " should be ", expected), kDamaged);
   }
 
@@ -212,13 +213,13 @@ void read_map(const Fields& fields, std::map<std::string, Value>& out) {
   for (const std::string& key : fields.keys()) fields.get(key.c_str(), out[key]);
 }
 
-InputRecord input_from(const Fields& fields) {
+InputRecord read_input(const Fields& fields) {
   InputRecord input;
   fields.get("path", input.path);
   fields.get("commit", input.commit);
   fields.get("bytes", input.bytes);
   fields.get("fingerprint", input.fingerprint);
-  fields.object("details", [&](const Fields& details) { read_map(details, input.details); });
+  fields.with_object("details", [&](const Fields& details) { read_map(details, input.details); });
   return input;
 }
 
@@ -243,7 +244,7 @@ void read_machine_part(const Fields& fields, RunManifest& manifest) {
   fields.get("gpu_driver", manifest.gpu_driver);
 }
 
-RestartRecord restart_from(const Fields& fields) {
+RestartRecord read_restart(const Fields& fields) {
   RestartRecord restart;
   fields.get("time", restart.time);
   fields.get("reason", restart.reason);
@@ -251,32 +252,32 @@ RestartRecord restart_from(const Fields& fields) {
   fields.get("from_step", restart.from_step);
   fields.get("to_step", restart.to_step);
   fields.get("ranks", restart.ranks.count);
-  fields.get("left_ranks", restart.ranks.removed);
+  fields.get("left_ranks", restart.ranks.removed_ranks);
   fields.get("left_reason", restart.ranks.removed_reason);
   return restart;
 }
 
 void read_run_part(const Fields& fields, RunManifest& manifest) {
-  fields.get("started", manifest.started);
-  fields.get("start", manifest.start);
-  fields.get("ended", manifest.ended);
+  fields.get("started", manifest.start_time);
+  fields.get("start", manifest.start_state);
+  fields.get("ended", manifest.end_time);
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
   fields.get("sums", manifest.reduction);
   fields.get("attention", manifest.attention);
   fields.get("seed", manifest.seed);
-  fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
-  fields.object("products", [&](const Fields& f) { read_map(f, manifest.matmul_libraries); });
-  fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
+  fields.with_object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
+  fields.with_object("products", [&](const Fields& f) { read_map(f, manifest.matmul_libraries); });
+  fields.with_object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
   const auto read_figures = [&](const char* name, auto& out) {
-    fields.object(name, [&](const Fields& f) {
+    fields.with_object(name, [&](const Fields& f) {
       for (const std::string& key : f.keys())
-        f.object(key.c_str(), [&](const Fields& part) { read_map(part, out[key]); });
+        f.with_object(key.c_str(), [&](const Fields& part) { read_map(part, out[key]); });
     });
   };
   read_figures("evaluations", manifest.evaluations);
-  fields.object("best", [&](const Fields& f) {
+  fields.with_object("best", [&](const Fields& f) {
     RunManifest::BestRecord& best = manifest.best.emplace();
     f.get("metric", best.metric);
     f.get("value", best.value);
@@ -287,7 +288,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   read_figures("pipeline", manifest.pipeline);
   read_figures("time", manifest.time);
   fields.each_object("restarts",
-                     [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
+                     [&](const Fields& f) { manifest.restarts.push_back(read_restart(f)); });
   if (const Json* config = fields.find("config"))
     manifest.config = config->is_string() ? config->get<std::string>() : config->dump(2);
 }
@@ -323,16 +324,17 @@ RunManifest read_manifest(const std::string& path) {
   refuse_other_format(path, fields);
   RunManifest manifest;
   read_run_part(fields, manifest);
-  fields.object("build", [&](const Fields& f) { read_build(f, manifest.build); });
-  fields.object("machine", [&](const Fields& f) { read_machine_part(f, manifest); });
-  fields.object("model", [&](const Fields& f) { manifest.model = input_from(f); });
-  fields.object("topology", [&](const Fields& f) {
+  fields.with_object("build", [&](const Fields& f) { read_build(f, manifest.build); });
+  fields.with_object("machine", [&](const Fields& f) { read_machine_part(f, manifest); });
+  fields.with_object("model", [&](const Fields& f) { manifest.model = read_input(f); });
+  fields.with_object("topology", [&](const Fields& f) {
     for (const std::string& axis : f.keys())
       f.get(axis.c_str(), manifest.topology.emplace_back(axis, 0).second);
   });
-  fields.object("data", [&](const Fields& f) {
+  fields.with_object("data", [&](const Fields& f) {
     for (const std::string& role : f.keys())
-      f.object(role.c_str(), [&](const Fields& input) { manifest.data[role] = input_from(input); });
+      f.with_object(role.c_str(),
+                    [&](const Fields& input) { manifest.data[role] = read_input(input); });
   });
   return manifest;
 }

@@ -42,7 +42,7 @@ struct RanksOfStart {
   /// The number of ranks; 0: not known.
   int64_t count = 0;
   /// The ranks that were removed, ascending, with their numbers at the first start.
-  std::vector<int64_t> removed = {};
+  std::vector<int64_t> removed_ranks = {};
   /// The reason: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" if none was
   /// removed.
   std::string removed_reason = "";
@@ -88,10 +88,12 @@ struct RunManifest {
   std::map<std::string, InputRecord> data;
   /// The variables of recorded_environment().
   std::map<std::string, std::string> environment;
-  std::string started;
+  /// The time of the start in UTC, as utc_now() writes it.
+  std::string start_time;
   /// The state from which training started: "the model's weights" or a checkpoint's folder.
-  std::string start;
-  std::string ended;
+  std::string start_state;
+  /// The time of the end in UTC; "" while the run continues.
+  std::string end_time;
   /// The exit code; absent while the run continues.
   std::optional<int64_t> exit_code;
   std::string exit_reason;

@@ -217,22 +217,22 @@ std::optional<StepMetrics> parse_metrics_line(std::string_view text) {
 
 std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable) {
   const std::string text = read_file(path, INT64_MAX);
-  std::vector<StepMetrics> all;
+  std::vector<StepMetrics> steps;
   const auto add = [&](StepMetrics&& metrics) {
-    if (metrics.trained || all.empty() || all.back().step != metrics.step)
-      return all.push_back(std::move(metrics));
+    if (metrics.trained || steps.empty() || steps.back().step != metrics.step)
+      return steps.push_back(std::move(metrics));
     for (EvaluationResult& evaluation : metrics.evaluations)
-      all.back().evaluations.push_back(std::move(evaluation));
+      steps.back().evaluations.push_back(std::move(evaluation));
   };
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
+  for (std::string_view remaining = text; !remaining.empty();) {
+    const std::string_view line = remaining.substr(0, remaining.find('\n'));
     if (auto metrics = parse_metrics_line(line))
       add(std::move(*metrics));
     else if (unreadable != nullptr)
       ++*unreadable;
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    remaining.remove_prefix(std::min(remaining.size(), line.size() + 1));
   }
-  return all;
+  return steps;
 }
 
 std::vector<Scalar> tensorboard_scalars(const StepMetrics& m) {

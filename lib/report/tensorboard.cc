@@ -72,7 +72,7 @@ uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes.data(), bytes.size()), 15) + 0xa282ead8U;
 }
 
-std::string record(std::string_view data) {
+std::string encode_record(std::string_view data) {
   std::string out;
   put_little_endian(out, static_cast<uint64_t>(data.size()));
   put_little_endian(out, masked_crc(out));
@@ -81,14 +81,15 @@ std::string record(std::string_view data) {
   return out;
 }
 
-std::string event(double wall_seconds, int64_t step) {
+std::string encode_event(double wall_seconds, int64_t step) {
   std::string out;
   put_double(out, 1, wall_seconds);
   put_int(out, 2, step);
   return out;
 }
 
-std::string scalar_event(int64_t step, const std::vector<Scalar>& scalars, double wall_seconds) {
+std::string encode_scalar_event(int64_t step, const std::vector<Scalar>& scalars,
+                                double wall_seconds) {
   std::string summary;
   for (const Scalar& scalar : scalars) {
     std::string value;
@@ -96,26 +97,26 @@ std::string scalar_event(int64_t step, const std::vector<Scalar>& scalars, doubl
     put_float(value, 2, static_cast<float>(scalar.value));
     put_bytes(summary, 1, value);
   }
-  std::string out = event(wall_seconds, step);
+  std::string out = encode_event(wall_seconds, step);
   put_bytes(out, 5, summary);
   return out;
 }
 
-std::string version_event(double wall_seconds) {
-  std::string out = event(wall_seconds, 0);
+std::string encode_version_event(double wall_seconds) {
+  std::string out = encode_event(wall_seconds, 0);
   put_bytes(out, 3, "brain.Event:2");
   return out;
 }
 
-std::string restart_event(double wall_seconds, int64_t first_step) {
+std::string encode_restart_event(double wall_seconds, int64_t first_step) {
   std::string session;
   put_int(session, 1, 1);  // START
-  std::string out = event(wall_seconds, first_step);
+  std::string out = encode_event(wall_seconds, first_step);
   put_bytes(out, 7, session);
   return out;
 }
 
-std::string file_name(const TensorBoardOptions& options, int64_t begun) {
+std::string event_file_name(const TensorBoardOptions& options, int64_t begun) {
   std::array<char, 32> seconds{};
   std::snprintf(seconds.data(), seconds.size(), "%010lld", static_cast<long long>(begun));
   return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
@@ -125,17 +126,17 @@ std::string file_name(const TensorBoardOptions& options, int64_t begun) {
 /// all further reads fail.
 class ByteReader {
  public:
-  explicit ByteReader(std::string_view rest) : rest_(rest) {}
+  explicit ByteReader(std::string_view bytes) : remaining_(bytes) {}
 
   bool failed() const { return failed_; }
-  bool at_end() const { return rest_.empty() || failed_; }
-  size_t remaining() const { return rest_.size(); }
+  bool at_end() const { return remaining_.empty() || failed_; }
+  size_t remaining() const { return remaining_.size(); }
 
   std::string_view read(uint64_t size) {
-    if (size > rest_.size()) failed_ = true;
+    if (size > remaining_.size()) failed_ = true;
     if (failed_) return {};
-    const std::string_view part = rest_.substr(0, size);
-    rest_.remove_prefix(size);
+    const std::string_view part = remaining_.substr(0, size);
+    remaining_.remove_prefix(size);
     return part;
   }
   template <typename Unsigned>
@@ -158,7 +159,7 @@ class ByteReader {
   }
 
  private:
-  std::string_view rest_;
+  std::string_view remaining_;
   bool failed_ = false;
 };
 
@@ -189,8 +190,8 @@ std::optional<int64_t> step_of_scalars(std::string_view event) {
 /// Returns the event file without the scalars of `first_step` and later steps, and without an
 /// incomplete last record, which a killed run leaves. Returns nothing if ftrun did not write the
 /// file, or it is damaged.
-std::optional<std::string> without_later_steps(std::string_view file, int64_t first_step) {
-  std::string kept;
+std::optional<std::string> records_before_step(std::string_view file, int64_t first_step) {
+  std::string kept_records;
   bool has_record = false;
   for (ByteReader bytes(file); !bytes.at_end();) {
     const std::string_view record = file.substr(file.size() - bytes.remaining());
@@ -204,45 +205,46 @@ std::optional<std::string> without_later_steps(std::string_view file, int64_t fi
     const std::optional<int64_t> step = step_of_scalars(data);
     if (length_crc != masked_crc(length) || data_crc != masked_crc(data) || !step)
       return std::nullopt;
-    if (*step < first_step) kept += record.substr(0, record.size() - bytes.remaining());
+    if (*step < first_step) kept_records += record.substr(0, record.size() - bytes.remaining());
   }
-  return has_record ? std::optional(kept) : std::nullopt;
+  return has_record ? std::optional(kept_records) : std::nullopt;
 }
 
 /// Removes from the files of earlier starts the steps that will be written again, so that readers
 /// find each step once.
-void cut_earlier_files(const std::string& folder, int64_t first_step) {
+void remove_later_steps(const std::string& folder, int64_t first_step) {
   for (const std::string& name : posix_files().list(folder)) {
     const std::string path = folder + "/" + name;
     std::error_code error;
     if (!name.starts_with(kNameStart) || !fs::is_regular_file(fs::symlink_status(path, error)))
       continue;
-    const std::string before = read_file(path, INT64_MAX);
-    const std::optional<std::string> after = without_later_steps(before, first_step);
-    if (after && *after != before) write_file_atomic(posix_files(), path, *after);
+    const std::string old_bytes = read_file(path, INT64_MAX);
+    const std::optional<std::string> new_bytes = records_before_step(old_bytes, first_step);
+    if (new_bytes && *new_bytes != old_bytes) write_file_atomic(posix_files(), path, *new_bytes);
   }
 }
 
 /// Returns the time for the name of a new file, later than in all existing names. Readers read the
 /// files in the order of their names, and the clock may have been set back.
-int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
+int64_t next_file_seconds(const std::string& folder, double wall_seconds) {
   auto seconds = static_cast<int64_t>(wall_seconds);
   for (const std::string& name : posix_files().list(folder)) {
     if (!name.starts_with(kNameStart)) continue;
-    int64_t other = 0;
-    std::from_chars(name.data() + kNameStart.size(), name.data() + name.size(), other);
-    if (other < kMaxSeconds) seconds = std::max(seconds, other + 1);
+    int64_t file_seconds = 0;
+    std::from_chars(name.data() + kNameStart.size(), name.data() + name.size(), file_seconds);
+    if (file_seconds < kMaxSeconds) seconds = std::max(seconds, file_seconds + 1);
   }
   return seconds;
 }
 
 /// Removes later steps from earlier files, and returns the path for a new writer's file.
 std::string prepare_file(const std::string& folder, const TensorBoardOptions& options) {
-  if (options.first_step) cut_earlier_files(folder, *options.first_step);
-  return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));
+  if (options.first_step) remove_later_steps(folder, *options.first_step);
+  return cat(folder, "/",
+             event_file_name(options, next_file_seconds(folder, options.wall_seconds)));
 }
 
-TensorBoardOptions with_defaults(TensorBoardOptions options) {
+TensorBoardOptions fill_defaults(TensorBoardOptions options) {
   if (options.hostname.empty()) options.hostname = read_machine_info().hostname;
   if (options.pid == 0) options.pid = ::getpid();
   if (options.wall_seconds == 0) options.wall_seconds = wall_seconds();
@@ -252,10 +254,10 @@ TensorBoardOptions with_defaults(TensorBoardOptions options) {
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, TensorBoardOptions options)
-    : options_(with_defaults(std::move(options))), file_(prepare_file(folder, options_)) {
-  std::string start = record(version_event(options_.wall_seconds));
+    : options_(fill_defaults(std::move(options))), file_(prepare_file(folder, options_)) {
+  std::string start = encode_record(encode_version_event(options_.wall_seconds));
   if (options_.first_step)
-    start += record(restart_event(options_.wall_seconds, *options_.first_step));
+    start += encode_record(encode_restart_event(options_.wall_seconds, *options_.first_step));
   file_.append(start);
 }
 
@@ -265,7 +267,7 @@ void TensorBoardWriter::write(int64_t step, const std::vector<Scalar>& scalars) 
 
 void TensorBoardWriter::write(int64_t step, const std::vector<Scalar>& scalars,
                               double wall_seconds) {
-  file_.append(record(scalar_event(step, scalars, wall_seconds)));
+  file_.append(encode_record(encode_scalar_event(step, scalars, wall_seconds)));
 }
 
 }  // namespace ftrun

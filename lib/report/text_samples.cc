@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<RecordedTextSample> sample_from(std::string_view line) {
+std::optional<RecordedTextSample> parse_sample(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   const auto text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
@@ -31,16 +31,16 @@ std::string text_sample_line(int64_t step, const TextSample& sample) {
 
 std::vector<RecordedTextSample> read_text_samples(const std::string& path, int64_t* unreadable) {
   const std::string text = read_file(path, INT64_MAX);
-  std::vector<RecordedTextSample> all;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    if (auto sample = sample_from(line))
-      all.push_back(*std::move(sample));
+  std::vector<RecordedTextSample> samples;
+  for (std::string_view remaining = text; !remaining.empty();) {
+    const std::string_view line = remaining.substr(0, remaining.find('\n'));
+    if (auto sample = parse_sample(line))
+      samples.push_back(*std::move(sample));
     else if (unreadable != nullptr)
       ++*unreadable;
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    remaining.remove_prefix(std::min(remaining.size(), line.size() + 1));
   }
-  return all;
+  return samples;
 }
 
 }  // namespace ftrun

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Reads the events of a trace file that ftrun wrote.
-Json events_in(const std::string& path) {
+Json read_events(const std::string& path) {
   const std::string text = read_file(path);
   Json trace;
   if (!nests_deeper_than(text, kMaxJsonDepth))
@@ -52,20 +52,20 @@ std::string kept_events(const Json& events, int64_t first_step) {
 }  // namespace
 
 TraceFile::TraceFile(std::string path, int64_t first_step) : path_(std::move(path)) {
-  if (posix_files().exists(path_)) measured_ = kept_events(events_in(path_), first_step);
+  if (posix_files().exists(path_)) measured_events_ = kept_events(read_events(path_), first_step);
 }
 
 void TraceFile::add(const TracedStep& step) {
-  TraceEvents measured, all;
-  measured.add(measured_);
-  measured.add(step.measured);
-  all.add(step.predicted);
-  all.add(measured.text());
+  TraceEvents measured_trace, all_events;
+  measured_trace.add(measured_events_);
+  measured_trace.add(step.measured_events);
+  all_events.add(step.predicted_events);
+  all_events.add(measured_trace.text());
   write_file_atomic(
       posix_files(), path_,
-      trace_text(all.text(),
+      trace_text(all_events.text(),
                  Json(step.notes).dump(-1, ' ', false, Json::error_handler_t::replace)));
-  measured_ = measured.text();
+  measured_events_ = measured_trace.text();
 }
 
 }  // namespace ftrun

@@ -11,8 +11,8 @@ namespace ftrun {
 struct TracedStep {
   int64_t step = 0;
   /// Events that are marked with their step.
-  std::string measured;
-  std::string predicted;
+  std::string measured_events;
+  std::string predicted_events;
   /// Notes for a person who reads the trace, by topic.
   std::map<std::string, std::string> notes;
 };
@@ -33,7 +33,7 @@ class TraceFile {
  private:
   const std::string path_;
   /// The events of all measured steps.
-  std::string measured_;
+  std::string measured_events_;
 };
 
 }  // namespace ftrun

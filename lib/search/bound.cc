@@ -26,7 +26,7 @@ namespace {
 
 /// The time of an instruction is rounded to whole picoseconds, which changes it by at most this
 /// many seconds. Each operation may be a separate instruction.
-constexpr double kRounding = 1e-12;
+constexpr double kRoundingSeconds = 1e-12;
 
 /// The relative rounding error of floating-point sums; bounds are lowered by it.
 constexpr double kSlack = 1e-9;
@@ -46,7 +46,7 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
     if (i < list.size() && !is_collective(list[i].kind)) continue;
     const auto part = std::span(list).subspan(first, i - first);
     seconds += list_seconds(task.machine, rates, graph, part) -
-               kRounding * static_cast<double>(part.size());
+               kRoundingSeconds * static_cast<double>(part.size());
     first = i + 1;
   }
   return seconds;
@@ -82,7 +82,7 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
 template <class Each>
 void for_each_layer(const PipelineLayout& pipeline, int stage, int32_t layers, const Each& each) {
   for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
-    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk), layers);
+    const LayerRange range = pipeline.layers_of(pipeline.model_chunk_of(stage, chunk), layers);
     for (int32_t l = range.first; l < range.end; ++l) each(static_cast<size_t>(l));
   }
 }
@@ -111,9 +111,9 @@ BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCo
   split_backward_seconds += other.split_backward_seconds;
   communication_seconds += other.communication_seconds;
   saved += other.saved;
-  saved_for_weights += other.saved_for_weights;
-  saved_for_inputs += other.saved_for_inputs;
-  deferred += other.deferred;
+  saved_for_weights_bytes += other.saved_for_weights_bytes;
+  saved_for_inputs_bytes += other.saved_for_inputs_bytes;
+  deferred_bytes += other.deferred_bytes;
   return *this;
 }
 
@@ -123,9 +123,9 @@ BoundCalculator::GraphCost BoundCalculator::GraphCost::operator-(const GraphCost
           split_backward_seconds - other.split_backward_seconds,
           communication_seconds - other.communication_seconds,
           saved - other.saved,
-          saved_for_weights - other.saved_for_weights,
-          saved_for_inputs - other.saved_for_inputs,
-          deferred - other.deferred};
+          saved_for_weights_bytes - other.saved_for_weights_bytes,
+          saved_for_inputs_bytes - other.saved_for_inputs_bytes,
+          deferred_bytes - other.deferred_bytes};
 }
 
 BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
@@ -142,9 +142,9 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
   cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, node_span) +
                                collective_seconds_of_list(task_, graph, graph.backward, node_span);
   cost.saved = plan_saved(graph).bytes;
-  cost.saved_for_weights = plan_saved(graph, SavedValueReader::kWeightGrad).bytes;
-  cost.saved_for_inputs = plan_saved(graph, SavedValueReader::kInputGrad).bytes;
-  cost.deferred = plan_deferred(graph).bytes;
+  cost.saved_for_weights_bytes = plan_saved(graph, SavedValueReader::kWeightGrad).bytes;
+  cost.saved_for_inputs_bytes = plan_saved(graph, SavedValueReader::kInputGrad).bytes;
+  cost.deferred_bytes = plan_deferred(graph).bytes;
   return cost;
 }
 
@@ -159,7 +159,7 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
     if (const auto* refusal = std::get_if<std::string>(&tried))
       throw Error(ExitCode::kUsage, *refusal);
     const Config& config = std::get<Config>(tried);
-    costs.model = training_model(config, task_.model, 0);
+    costs.model = build_training_model(config, task_.model, 0);
     std::vector<GraphCost> graphs;
     for (const LayerGraph& graph : costs.model.graphs) graphs.push_back(cost_of(graph, layout));
     costs.prefix_costs.emplace_back();
@@ -170,7 +170,7 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
     const auto balance = pipeline_balance(config.pipeline.partition);
     require(balance.has_value(), "pipeline.partition was checked");
     costs.layer_loads = layer_loads(costs.model, *balance);
-    costs.rounded_layer_loads = rounded_loads(costs.layer_loads);
+    costs.rounded_layer_loads = round_loads(costs.layer_loads);
   } catch (const Error& error) {
     costs.failure = error;
   }
@@ -210,7 +210,7 @@ BoundCalculator::StagePartition& BoundCalculator::stage_partition_of(const Model
   std::vector<int64_t> blocks;
   if (stages > 1) {
     std::vector<int64_t>& known = blocks_[{costs.rounded_layer_loads, stages * chunks}];
-    if (known.empty()) known = balanced_blocks(costs.layer_loads, stages * chunks);
+    if (known.empty()) known = balance_blocks(costs.layer_loads, stages * chunks);
     blocks = known;
   }
   StagePartition& pipeline = stage_partitions_[{layout.tensor, stages, chunks, placement, blocks}];
@@ -233,14 +233,14 @@ double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineL
     int first_model_chunk = pipeline.model_chunk_of(stage, 0);
     for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
       const int model_chunk = pipeline.model_chunk_of(stage, chunk);
-      const LayerRange range = pipeline.layers(model_chunk, layers);
+      const LayerRange range = pipeline.layers_of(model_chunk, layers);
       cost += costs.cost_of(range);
       first_model_chunk = std::min(first_model_chunk, model_chunk);
     }
     double around = 0;
     if (pipeline.stages() > 1) {
-      const GraphCost& before =
-          costs.prefix_costs[static_cast<size_t>(pipeline.layers(first_model_chunk, layers).first)];
+      const GraphCost& before = costs.prefix_costs[static_cast<size_t>(
+          pipeline.layers_of(first_model_chunk, layers).first)];
       around = before.forward_seconds + (is_split ? 0 : before.backward_seconds);
     }
     const double one =
@@ -338,8 +338,8 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
                                          int stage, const Layout& layout) const {
   std::vector<GraphCost> chunks;
   for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
-    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk),
-                                             static_cast<int32_t>(costs.model.layers.size()));
+    const LayerRange range = pipeline.layers_of(pipeline.model_chunk_of(stage, chunk),
+                                                static_cast<int32_t>(costs.model.layers.size()));
     chunks.push_back(costs.cost_of(range));
   }
   if (pipeline.stages() == 1) return chunks.front().saved;
@@ -352,11 +352,13 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
                      static_cast<int32_t>(sampled_micro_batches(layout)))) {
     const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
     const int64_t forward =
-        is_split ? chunk.saved_for_weights + chunk.saved_for_inputs : chunk.saved;
+        is_split ? chunk.saved_for_weights_bytes + chunk.saved_for_inputs_bytes : chunk.saved;
     if (action.phase == Phase::kForward) now += forward;
     if (action.phase == Phase::kBackward) now -= forward;
-    if (action.phase == Phase::kInputGrad) now += chunk.deferred - chunk.saved_for_inputs;
-    if (action.phase == Phase::kWeightGrad) now -= chunk.deferred + chunk.saved_for_weights;
+    if (action.phase == Phase::kInputGrad)
+      now += chunk.deferred_bytes - chunk.saved_for_inputs_bytes;
+    if (action.phase == Phase::kWeightGrad)
+      now -= chunk.deferred_bytes + chunk.saved_for_weights_bytes;
     largest = std::max(largest, now);
   }
   return largest;
@@ -417,16 +419,17 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   return shared;
 }
 
-Bound BoundCalculator::compute_bound(const Layout& layout, const StateProperties& properties) {
+LayoutBound BoundCalculator::compute_bound(const Layout& layout,
+                                           const StateProperties& properties) {
   const SharedCosts& shared = shared_costs_of(layout);
   const std::vector<StageParameters>& stages =
       stage_parameters_of(*shared.costs, *shared.pipeline, properties);
-  Bound bound;
+  LayoutBound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, properties);
-    bound.memory.device = std::max(bound.memory.device, memory.device);
-    bound.memory.host = std::max(bound.memory.host, memory.host);
+    bound.memory.device_bytes = std::max(bound.memory.device_bytes, memory.device_bytes);
+    bound.memory.host_bytes = std::max(bound.memory.host_bytes, memory.host_bytes);
     update = std::max(update, 2 * stages[stage].trained_elements * properties.state_bytes /
                                   static_cast<double>(layout.shards()));
   }

@@ -19,9 +19,9 @@
 
 namespace ftrun {
 
-/// Bound holds lower bounds on the step time and on the memory of a layout. They are computed by
-/// arithmetic only: no program is built.
-struct Bound {
+/// LayoutBound holds lower bounds on the step time and on the memory of a layout. They are computed
+/// by arithmetic only: no program is built.
+struct LayoutBound {
   double seconds = 0;
   /// The seconds if computation and communication did not overlap. This is not a bound, but an
   /// estimate that shows which layouts are worth planning.
@@ -52,8 +52,9 @@ class BoundCalculator {
   void compute_costs(const MissingModels& models);
 
   /// Computes the bound of a layout. `properties` are the state properties of the task's config
-  /// with the layout. Throws the errors of resolve_layout(), training_model(), and list_seconds().
-  Bound compute_bound(const Layout& layout, const StateProperties& properties);
+  /// with the layout. Throws the errors of resolve_layout(), build_training_model(), and
+  /// list_seconds().
+  LayoutBound compute_bound(const Layout& layout, const StateProperties& properties);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
@@ -67,16 +68,17 @@ class BoundCalculator {
     double communication_seconds = 0;
     /// Bytes that forward saves for backward (`saved`). If backward is two operation lists: bytes
     /// that forward saves for the weight gradients, bytes that it saves for the input gradients
-    /// only, and bytes that the input-gradient list saves for the weight gradients (`deferred`).
+    /// only, and bytes that the input-gradient list saves for the weight gradients
+    /// (`deferred_bytes`).
     int64_t saved = 0;
-    int64_t saved_for_weights = 0;
-    int64_t saved_for_inputs = 0;
-    int64_t deferred = 0;
+    int64_t saved_for_weights_bytes = 0;
+    int64_t saved_for_inputs_bytes = 0;
+    int64_t deferred_bytes = 0;
 
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// LayerLoads holds the load of each layer in whole numbers (rounded_loads()). Equal loads give
+  /// LayerLoads holds the load of each layer in whole numbers (round_loads()). Equal loads give
   /// equal stage partitions.
   using LayerLoads = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the

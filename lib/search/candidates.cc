@@ -14,23 +14,23 @@ constexpr size_t kLeastMemoryPlans = 4;
 /// Returns whether `one` needs less device memory than `other`. A layout that could not be planned
 /// needs more than any other.
 bool needs_less(const PlannedLayout& one, const PlannedLayout& other) {
-  return std::pair(!one.has_memory(), one.memory.device) <
-         std::pair(!other.has_memory(), other.memory.device);
+  return std::pair(!one.has_memory(), one.memory.device_bytes) <
+         std::pair(!other.has_memory(), other.memory.device_bytes);
 }
 
 }  // namespace
 
 void Candidates::sort_by_bound() {
-  std::stable_sort(all_.begin(), all_.end(), [](const Candidate& a, const Candidate& b) {
-    return a.bound.seconds < b.bound.seconds;
-  });
+  std::stable_sort(
+      candidates_.begin(), candidates_.end(),
+      [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
 }
 
 std::vector<size_t> Candidates::list_matching(
     const std::function<bool(const Layout&)>& matches) const {
   std::vector<size_t> numbers;
-  for (size_t i = 0; i < all_.size(); ++i)
-    if (matches(all_[i].layout)) numbers.push_back(i);
+  for (size_t i = 0; i < candidates_.size(); ++i)
+    if (matches(candidates_[i].layout)) numbers.push_back(i);
   return numbers;
 }
 
@@ -41,13 +41,15 @@ void Candidates::add_planned(size_t number, PlannedLayout found) {
 }
 
 bool Candidates::may_be_faster(size_t number) const {
-  return all_[number].may_fit && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
+  return candidates_[number].may_fit && candidates_[number].bound.seconds < best_seconds_ &&
+         !is_planned(number);
 }
 
 int64_t Candidates::count_pruned() const {
   int64_t count = 0;
-  for (size_t i = 0; i < all_.size(); ++i)
-    if (all_[i].may_fit && !is_attempted(i) && all_[i].bound.seconds >= best_seconds_) ++count;
+  for (size_t i = 0; i < candidates_.size(); ++i)
+    if (candidates_[i].may_fit && !is_attempted(i) && candidates_[i].bound.seconds >= best_seconds_)
+      ++count;
   return count;
 }
 
@@ -57,8 +59,8 @@ std::vector<PlannedLayout> Candidates::ranking() const {
     if (found.is_ranked()) ranked.push_back(found);
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const PlannedLayout& a, const PlannedLayout& b) {
-                     return std::pair(a.time->seconds, complexity(a.layout)) <
-                            std::pair(b.time->seconds, complexity(b.layout));
+                     return std::pair(a.time->seconds, complexity_score(a.layout)) <
+                            std::pair(b.time->seconds, complexity_score(b.layout));
                    });
   return ranked;
 }
@@ -81,12 +83,11 @@ bool Candidates::is_probably_too_large(const Layout& layout) const {
 
 std::optional<PlannedLayout> Candidates::best_of(const std::vector<size_t>& numbers) const {
   for (const bool fitting : {true, false})
-    if (const PlannedLayout* best = known_best(numbers, fitting)) return *best;
+    if (const PlannedLayout* best = find_best(numbers, fitting)) return *best;
   return std::nullopt;
 }
 
-const PlannedLayout* Candidates::known_best(const std::vector<size_t>& numbers,
-                                            bool fitting) const {
+const PlannedLayout* Candidates::find_best(const std::vector<size_t>& numbers, bool fitting) const {
   const PlannedLayout* best = nullptr;
   for (const size_t i : numbers) {
     const auto found = planned_.find(i);
@@ -101,16 +102,16 @@ const PlannedLayout* Candidates::known_best(const std::vector<size_t>& numbers,
 
 /// Returns a sort key: the bytes of memory that a layout lacks, then the bytes of device memory
 /// that it needs.
-std::pair<int64_t, int64_t> Candidates::memory_order(const Layout& layout,
-                                                     const MemoryNeed& memory) const {
-  return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device};
+std::pair<int64_t, int64_t> Candidates::memory_sort_key(const Layout& layout,
+                                                        const MemoryNeed& memory) const {
+  return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device_bytes};
 }
 
-std::vector<size_t> Candidates::unplanned_of_least_memory() const {
-  std::vector<size_t> order(all_.size());
+std::vector<size_t> Candidates::list_unplanned_of_least_memory() const {
+  std::vector<size_t> order(candidates_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return memory_order(all_[a]) < memory_order(all_[b]);
+    return memory_sort_key(candidates_[a]) < memory_sort_key(candidates_[b]);
   });
   order.resize(std::min(order.size(), kLeastMemoryPlans));
   std::vector<size_t> unknown;
@@ -119,10 +120,10 @@ std::vector<size_t> Candidates::unplanned_of_least_memory() const {
   return unknown;
 }
 
-std::optional<PlannedLayout> Candidates::planned_of_least_memory() const {
+std::optional<PlannedLayout> Candidates::find_planned_of_least_memory() const {
   std::optional<PlannedLayout> nearest;
   for (const auto& [number, found] : planned_)
-    if (found.has_memory() && (!nearest || memory_order(found) < memory_order(*nearest)))
+    if (found.has_memory() && (!nearest || memory_sort_key(found) < memory_sort_key(*nearest)))
       nearest = found;
   return nearest;
 }

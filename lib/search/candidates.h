@@ -20,7 +20,7 @@ namespace ftrun {
 /// Candidate is an allowed layout of a search, with its bounds.
 struct Candidate {
   Layout layout;
-  Bound bound;
+  LayoutBound bound;
   /// Says whether the layout may fit: its lower bound on memory does.
   bool may_fit = false;
 };
@@ -35,11 +35,11 @@ class Candidates {
   /// Makes an object without candidates. `task` must outlive it.
   explicit Candidates(const SearchTask& task) : task_(task) {}
 
-  void add(Candidate candidate) { all_.push_back(std::move(candidate)); }
+  void add(Candidate candidate) { candidates_.push_back(std::move(candidate)); }
   /// Sorts the candidates by their bounds on time, and so gives them their numbers.
   void sort_by_bound();
-  size_t size() const { return all_.size(); }
-  const Candidate& at(size_t number) const { return all_[number]; }
+  size_t size() const { return candidates_.size(); }
+  const Candidate& at(size_t number) const { return candidates_[number]; }
   /// Lists the candidates whose layouts `matches` accepts.
   std::vector<size_t> list_matching(const std::function<bool(const Layout&)>& matches) const;
 
@@ -47,8 +47,8 @@ class Candidates {
   void add_planned(size_t number, PlannedLayout found);
   /// Records that a full plan was stopped.
   void add_stopped(size_t number) { stopped_.insert(number); }
-  size_t planned() const { return planned_.size(); }
-  size_t stopped() const { return stopped_.size(); }
+  size_t planned_count() const { return planned_.size(); }
+  size_t stopped_count() const { return stopped_.size(); }
   bool is_planned(size_t number) const { return planned_.contains(number); }
   bool is_attempted(size_t number) const {
     return planned_.contains(number) || stopped_.contains(number);
@@ -66,7 +66,7 @@ class Candidates {
 
   /// Returns the estimate_planning_effort() of a candidate.
   double effort_of(size_t number) const {
-    return estimate_planning_effort(task_, all_[number].layout);
+    return estimate_planning_effort(task_, candidates_[number].layout);
   }
   /// Returns the one of these candidates whose full plan takes the least time.
   size_t fastest_to_plan(const std::vector<size_t>& numbers) const;
@@ -80,27 +80,27 @@ class Candidates {
   std::optional<PlannedLayout> best_of(const std::vector<size_t>& numbers) const;
   /// Returns whether one of these candidates fits according to its full plan, which has a time.
   bool has_fitting(const std::vector<size_t>& numbers) const {
-    return known_best(numbers, true) != nullptr;
+    return find_best(numbers, true) != nullptr;
   }
 
   /// Lists the candidates that need the least memory according to their bounds, except those that
   /// are already planned.
-  std::vector<size_t> unplanned_of_least_memory() const;
+  std::vector<size_t> list_unplanned_of_least_memory() const;
   /// Returns the planned layout that needs the least memory; nothing if none could be planned.
-  std::optional<PlannedLayout> planned_of_least_memory() const;
+  std::optional<PlannedLayout> find_planned_of_least_memory() const;
 
  private:
-  const PlannedLayout* known_best(const std::vector<size_t>& numbers, bool fitting) const;
-  std::pair<int64_t, int64_t> memory_order(const Layout& layout, const MemoryNeed& memory) const;
-  std::pair<int64_t, int64_t> memory_order(const Candidate& one) const {
-    return memory_order(one.layout, one.bound.memory);
+  const PlannedLayout* find_best(const std::vector<size_t>& numbers, bool fitting) const;
+  std::pair<int64_t, int64_t> memory_sort_key(const Layout& layout, const MemoryNeed& memory) const;
+  std::pair<int64_t, int64_t> memory_sort_key(const Candidate& one) const {
+    return memory_sort_key(one.layout, one.bound.memory);
   }
-  std::pair<int64_t, int64_t> memory_order(const PlannedLayout& one) const {
-    return memory_order(one.layout, one.memory);
+  std::pair<int64_t, int64_t> memory_sort_key(const PlannedLayout& one) const {
+    return memory_sort_key(one.layout, one.memory);
   }
 
   const SearchTask& task_;
-  std::vector<Candidate> all_;
+  std::vector<Candidate> candidates_;
   /// Results of full plans, by number.
   std::map<size_t, PlannedLayout> planned_;
   /// Candidates whose full plans were stopped.

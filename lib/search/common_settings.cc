@@ -61,45 +61,45 @@ std::vector<CommonSetting> list_common_settings(const std::vector<Layout>& layou
 CommonSettings::CommonSettings(const SearchTask& task, const std::vector<Layout>& layouts)
     : task_(task), settings_(list_common_settings(layouts)), refusals_(settings_.size()) {}
 
-void CommonSettings::add_refusal(const Layout& layout, const std::string& why) {
+void CommonSettings::add_refusal(const Layout& layout, const std::string& reason) {
   for (size_t c = 0; c < settings_.size(); ++c)
-    if (refusals_[c].empty() && settings_[c].matches(layout)) refusals_[c] = why;
+    if (refusals_[c].empty() && settings_[c].matches(layout)) refusals_[c] = reason;
 }
 
 std::vector<CommonSettingComparison> CommonSettings::compare(
     const Candidates& candidates, const std::vector<PlannedLayout>& ranking) const {
   std::vector<CommonSettingComparison> comparisons;
   for (size_t c = 0; c < settings_.size(); ++c) {
-    CommonSettingComparison why{.setting = settings_[c].name};
+    CommonSettingComparison comparison{.setting = settings_[c].name};
     const std::vector<size_t> allowed = candidates.list_matching(settings_[c].matches);
     if (allowed.empty()) {
-      why.refusal = refusals_[c];
-      if (why.refusal.empty()) continue;  // no layout of this machine has the setting
+      comparison.refusal = refusals_[c];
+      if (comparison.refusal.empty()) continue;  // no layout of this machine has the setting
     } else {
-      why.is_chosen = !ranking.empty() && settings_[c].matches(ranking.front().layout);
-      set_bound(candidates, allowed, why);
-      if (!why.is_chosen) why.best = candidates.best_of(allowed);
+      comparison.is_chosen = !ranking.empty() && settings_[c].matches(ranking.front().layout);
+      set_bound(candidates, allowed, comparison);
+      if (!comparison.is_chosen) comparison.best = candidates.best_of(allowed);
     }
-    comparisons.push_back(std::move(why));
+    comparisons.push_back(std::move(comparison));
   }
   return comparisons;
 }
 
 void CommonSettings::set_bound(const Candidates& candidates, const std::vector<size_t>& numbers,
-                               CommonSettingComparison& why) const {
+                               CommonSettingComparison& comparison) const {
   // Candidates are sorted by the bound on time, so the first one has the smallest bound.
-  Bound least = candidates.at(numbers.front()).bound;
-  why.ranks = ranks_per_node(candidates.at(numbers.front()).layout, task_.nodes);
+  LayoutBound least = candidates.at(numbers.front()).bound;
+  comparison.ranks = ranks_per_node(candidates.at(numbers.front()).layout, task_.nodes);
   for (const size_t i : numbers) {
     const Candidate& one = candidates.at(i);
-    why.may_fit |= one.may_fit;
-    if (one.bound.memory.device < least.memory.device) {
-      least.memory.device = one.bound.memory.device;
-      why.ranks = ranks_per_node(one.layout, task_.nodes);
+    comparison.may_fit |= one.may_fit;
+    if (one.bound.memory.device_bytes < least.memory.device_bytes) {
+      least.memory.device_bytes = one.bound.memory.device_bytes;
+      comparison.ranks = ranks_per_node(one.layout, task_.nodes);
     }
-    least.memory.host = std::min(least.memory.host, one.bound.memory.host);
+    least.memory.host_bytes = std::min(least.memory.host_bytes, one.bound.memory.host_bytes);
   }
-  why.bound = least;
+  comparison.bound = least;
 }
 
 }  // namespace ftrun

@@ -33,7 +33,7 @@ struct CommonSettingComparison {
   /// according to their bounds.
   std::optional<PlannedLayout> best;
   /// The minimum memory and time of the setting's allowed layouts, by their bounds.
-  std::optional<Bound> bound;
+  std::optional<LayoutBound> bound;
   /// Says whether some of the setting's allowed layouts may fit, according to their bounds.
   bool may_fit = false;
   /// The number of ranks on a node in the allowed layout whose bound on device memory is lowest.
@@ -51,7 +51,7 @@ class CommonSettings {
 
   const std::vector<CommonSetting>& all() const { return settings_; }
   /// Records why a layout is refused: the first reason explains the settings that it has.
-  void add_refusal(const Layout& layout, const std::string& why);
+  void add_refusal(const Layout& layout, const std::string& reason);
   /// Compares each setting with the first layout of `ranking`. Settings that no layout of the
   /// machine has are left out.
   std::vector<CommonSettingComparison> compare(const Candidates& candidates,
@@ -59,7 +59,7 @@ class CommonSettings {
 
  private:
   void set_bound(const Candidates& candidates, const std::vector<size_t>& numbers,
-                 CommonSettingComparison& why) const;
+                 CommonSettingComparison& comparison) const;
 
   const SearchTask& task_;
   std::vector<CommonSetting> settings_;

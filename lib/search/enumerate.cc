@@ -23,7 +23,7 @@ std::vector<int64_t> divisors(int64_t number) {
 
 /// Lists the numbers of ranks to try: all GPUs of the nodes, or, on CPUs, each number of ranks with
 /// which the machine was measured.
-std::vector<int64_t> rank_counts(const SearchTask& task) {
+std::vector<int64_t> list_rank_counts(const SearchTask& task) {
   if (task.machine.has_gpus) return {task.machine.devices * task.nodes};
   std::set<int64_t> counts;
   for (const Rates& rates : task.machine.rates)
@@ -37,7 +37,7 @@ struct StateOffload {
 };
 
 /// Lists the offload targets of optimizer state and parameters that are possible at a ZeRO stage.
-std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) {
+std::vector<StateOffload> list_state_offloads(const SearchTask& task, int64_t stage) {
   constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                           kNvme = OffloadDevice::kNvme;
   std::vector<StateOffload> all{{}};
@@ -57,16 +57,16 @@ std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) 
   return all;
 }
 
-struct Pipeline {
+struct PipelineChoice {
   PipelineSchedule schedule = kDefaultSchedule;
   int64_t chunks = 1;
 };
 
 /// Lists the schedules and chunk counts that a search tries for a number of stages, the preferred
 /// ones first: among equally fast and equally simple layouts the search keeps the first.
-std::vector<Pipeline> pipelines(int64_t stages) {
+std::vector<PipelineChoice> list_pipelines(int64_t stages) {
   if (stages == 1) return {{}};
-  std::vector<Pipeline> all;
+  std::vector<PipelineChoice> all;
   const auto add = [&](const PipelineScheduleTraits& traits) {
     all.push_back({traits.schedule, traits.default_chunks});
     if (traits.chunks_configurable) all.push_back({traits.schedule, 2 * traits.default_chunks});
@@ -77,11 +77,12 @@ std::vector<Pipeline> pipelines(int64_t stages) {
   return all;
 }
 
-/// LayoutsByComplexity groups layouts by complexity(), keeping the order in which they were added.
+/// LayoutsByComplexity groups layouts by complexity_score(), keeping the order in which they were
+/// added.
 class LayoutsByComplexity {
  public:
   void add(const Layout& layout) {
-    const auto score = static_cast<size_t>(complexity(layout));
+    const auto score = static_cast<size_t>(complexity_score(layout));
     if (score >= layouts_.size()) layouts_.resize(score + 1);
     layouts_[score].push_back(layout);
     ++count_;
@@ -115,12 +116,12 @@ class MeshLayouts {
     for (const int64_t micro_batch : divisors(task_.batch / mesh_.data))
       for (const RecomputeLevel level :
            {RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull})
-        for (const Pipeline& pipeline : pipelines(mesh_.pipeline))
+        for (const PipelineChoice& pipeline : list_pipelines(mesh_.pipeline))
           add(micro_batch, level, pipeline);
   }
 
  private:
-  void add(int64_t micro_batch, RecomputeLevel level, const Pipeline& pipeline) {
+  void add(int64_t micro_batch, RecomputeLevel level, const PipelineChoice& pipeline) {
     Layout layout = mesh_;
     layout.micro_batch = micro_batch;
     layout.accumulation = task_.batch / mesh_.data / micro_batch;
@@ -136,7 +137,7 @@ class MeshLayouts {
       // ranks would be the same as stage 0.
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
-      for (const StateOffload& offload : state_offloads(task_, layout.zero)) {
+      for (const StateOffload& offload : list_state_offloads(task_, layout.zero)) {
         layout.optimizer_offload = offload.optimizer;
         layout.parameter_offload = offload.parameters;
         all_.add(layout);
@@ -151,9 +152,9 @@ class MeshLayouts {
 
 }  // namespace
 
-std::vector<Layout> all_layouts(const SearchTask& task) {
+std::vector<Layout> list_layouts(const SearchTask& task) {
   LayoutsByComplexity all;
-  for (const int64_t ranks : rank_counts(task))
+  for (const int64_t ranks : list_rank_counts(task))
     for (const int64_t tensor : divisors(ranks))
       for (const int64_t pipeline : divisors(ranks / tensor)) {
         Layout mesh;

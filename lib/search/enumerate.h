@@ -17,7 +17,7 @@ namespace ftrun {
 /// ranks that the machine offers, micro-batches that make up the task's batch, every ZeRO stage
 /// with every offload target, every schedule and recompute level. The simplest layouts come first.
 /// The disk is an offload target only if the config names a folder for it.
-std::vector<Layout> all_layouts(const SearchTask& task);
+std::vector<Layout> list_layouts(const SearchTask& task);
 
 /// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or the
 /// reason why the checks in config/resolve or of the model refuse it.

@@ -21,7 +21,7 @@ const char* place_name(OffloadDevice device) {
 
 }  // namespace
 
-int complexity(const Layout& layout) {
+int complexity_score(const Layout& layout) {
   int score = static_cast<int>(layout.zero);
   const bool offloads = layout.optimizer_offload != OffloadDevice::kNone;
   const bool offloads_parameters = layout.parameter_offload != OffloadDevice::kNone;

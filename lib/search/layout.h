@@ -44,7 +44,7 @@ struct Layout {
 
 /// Scores the complexity of a layout, from 0 for plain data parallelism: of two layouts with equal
 /// times, the one with the lower score is better.
-int complexity(const Layout& layout);
+int complexity_score(const Layout& layout);
 
 /// Lists the keys of a config that a layout sets, with their values.
 std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout);

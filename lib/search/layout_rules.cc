@@ -36,12 +36,12 @@ void copy_schedule(const Layout& from, Layout& to) {
 
 }  // namespace
 
-const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
-  const auto [known, added] = tried_.try_emplace(layout);
+const LayoutRules::ResolveResult& LayoutRules::resolve_once(const Layout& layout) {
+  const auto [known, added] = resolved_.try_emplace(layout);
   if (!added) return known->second;
   const std::variant<Config, std::string> tried = resolve_layout(task_, layout);
-  if (const auto* why = std::get_if<std::string>(&tried))
-    known->second.refusal = *why;
+  if (const auto* refusal = std::get_if<std::string>(&tried))
+    known->second.refusal = *refusal;
   else
     known->second.properties = state_properties(std::get<Config>(tried));
   return known->second;
@@ -63,7 +63,7 @@ const LayoutRules::MeshTrial& LayoutRules::allowed_example_on_mesh_of(const Layo
                          .zero = zero,
                          .micro_batch = micro_batch,
                          .accumulation = rows / micro_batch};
-      const TryResult& tried = result_of(plain);
+      const ResolveResult& tried = resolve_once(plain);
       if (example.first_tried == nullptr) example.first_tried = &tried;
       if (!tried.is_allowed()) continue;
       example.layout = plain;
@@ -74,18 +74,18 @@ const LayoutRules::MeshTrial& LayoutRules::allowed_example_on_mesh_of(const Layo
 
 /// Judges all layouts of a kind by the first one that is asked for; its aspects are allowed one by
 /// one.
-const LayoutRules::TryResult& LayoutRules::result_of_kind(const Layout& layout) {
+const LayoutRules::ResolveResult& LayoutRules::result_of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;
   for (int64_t Layout::*number : {&Layout::data, &Layout::replicas, &Layout::tensor,
                                   &Layout::pipeline, &Layout::micro_batch, &Layout::accumulation})
     kind.*number = several(layout.*number);
-  const TryResult*& known = kinds_[{layout.ranks(), kind}];
-  if (known == nullptr) known = &result_of(layout);
+  const ResolveResult*& known = kinds_[{layout.ranks(), kind}];
+  if (known == nullptr) known = &resolve_once(layout);
   return *known;
 }
 
-LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
+LayoutRules::Judgement LayoutRules::judge(const Layout& layout) {
   const MeshTrial& example = allowed_example_on_mesh_of(layout);
   if (!example.layout) return {.refusal = &example.first_tried->refusal};
   Layout order = *example.layout, state = *example.layout, recompute = *example.layout;
@@ -94,11 +94,11 @@ LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
   copy_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})
-    if (const TryResult& tried = result_of(aspect); !tried.is_allowed())
+    if (const ResolveResult& tried = resolve_once(aspect); !tried.is_allowed())
       return {.refusal = &tried.refusal};
-  const TryResult& of_state = result_of(state);
+  const ResolveResult& of_state = resolve_once(state);
   if (!of_state.is_allowed()) return {.refusal = &of_state.refusal};
-  const TryResult& together = result_of_kind(few);
+  const ResolveResult& together = result_of_kind(few);
   if (!together.is_allowed()) return {.refusal = &together.refusal};
   return {.properties = &of_state.properties};
 }

@@ -22,8 +22,8 @@ class LayoutRules {
   /// Makes an object without results. `task` must outlive it.
   explicit LayoutRules(const SearchTask& task) : task_(task) {}
 
-  /// Verdict is the judgement of a layout. Its pointers are valid as long as the rules exist.
-  struct Verdict {
+  /// Judgement says whether a layout is allowed. Its pointers are valid as long as the rules exist.
+  struct Judgement {
     /// The reason for the refusal; null if the layout is allowed.
     const std::string* refusal = nullptr;
     /// The properties that the bounds of an allowed layout need; null if the layout is refused.
@@ -31,14 +31,14 @@ class LayoutRules {
   };
   /// Judges a layout of the task by results of resolve_layout(); calls it for results that are not
   /// known yet.
-  Verdict verdict_of(const Layout& layout);
+  Judgement judge(const Layout& layout);
 
   /// Returns the number of layouts for which resolve_layout() was called.
-  int64_t resolved_layouts() const { return static_cast<int64_t>(tried_.size()); }
+  int64_t resolved_layouts() const { return static_cast<int64_t>(resolved_.size()); }
 
  private:
-  /// TryResult is the result of resolve_layout() for one layout: a refusal, or properties.
-  struct TryResult {
+  /// ResolveResult is the result of resolve_layout() for one layout: a refusal, or properties.
+  struct ResolveResult {
     std::string refusal;
     StateProperties properties;
 
@@ -53,17 +53,17 @@ class LayoutRules {
   /// first layout that was tried, which explains a refusal.
   struct MeshTrial {
     std::optional<Layout> layout;
-    const TryResult* first_tried = nullptr;
+    const ResolveResult* first_tried = nullptr;
   };
 
-  const TryResult& result_of(const Layout& layout);
+  const ResolveResult& resolve_once(const Layout& layout);
   const MeshTrial& allowed_example_on_mesh_of(const Layout& layout);
-  const TryResult& result_of_kind(const Layout& layout);
+  const ResolveResult& result_of_kind(const Layout& layout);
 
   const SearchTask& task_;
-  std::map<Layout, TryResult> tried_;
+  std::map<Layout, ResolveResult> resolved_;
   std::map<MeshKey, MeshTrial> allowed_examples_;
-  std::map<LayoutKindKey, const TryResult*> kinds_;
+  std::map<LayoutKindKey, const ResolveResult*> kinds_;
 };
 
 }  // namespace ftrun

@@ -25,20 +25,20 @@ namespace {
 /// Bytes for each parameter in the textbook formulas.
 constexpr double kWeights = 2, kGradients = 2, kMoments = 8;
 
-double shared(double bytes, bool is_sharded, int64_t ranks) {
+double bytes_per_rank(double bytes, bool is_sharded, int64_t ranks) {
   return is_sharded ? bytes / static_cast<double>(ranks) : bytes;
 }
 
 /// Returns the number of nodes that the ranks of a row need.
-int64_t nodes_for(const MemoryTableQuery& query, const Machine& machine) {
+int64_t count_nodes(const MemoryTableQuery& query, const Machine& machine) {
   return divide_up(query.ranks, int64_t{machine.devices});
 }
 
-Config config_of(const MemoryTableModel& model, const MemoryTableQuery& query,
-                 const Machine* machine) {
+Config make_config(const MemoryTableModel& model, const MemoryTableQuery& query,
+                   const Machine* machine) {
   SearchTask task;
   task.model = model.config;
-  if (machine != nullptr) task.nodes = nodes_for(query, *machine);
+  if (machine != nullptr) task.nodes = count_nodes(query, *machine);
   std::vector<std::string> overrides = layout_overrides(query.ranks);
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
@@ -65,7 +65,7 @@ struct PlannedParts {
 };
 
 PlannedParts planned_parts(const Config& config, const StepPlan& plan) {
-  const TierPlan tier = memory_plan(plan).at(Tier::kDevice);
+  const TierPlan tier = plan_memory(plan).at(Tier::kDevice);
   const StateFormula formula = state_formula(plan);
   const auto at_peak = [&](Category category) {
     const auto c = static_cast<size_t>(category);
@@ -82,11 +82,11 @@ PlannedParts planned_parts(const Config& config, const StepPlan& plan) {
   parts.rest = static_cast<double>(tier.total) - parts.weights - parts.gradients - optimizer -
                parts.activations - parts.buckets;
   parts.peak_instr = tier.peak_instr;
-  parts.libraries = static_cast<double>(total_bytes(gpu_overheads(config, plan)));
+  parts.libraries = static_cast<double>(total_bytes(list_gpu_overheads(config, plan)));
   return parts;
 }
 
-std::string gigabytes(double bytes) {
+std::string gigabytes_text(double bytes) {
   return cat(fixed_text(bytes / 1e9, 2), " GB");
 }
 
@@ -124,16 +124,16 @@ std::string why_state_differs(const TableFacts& facts, const TableState& state, 
   const double rest = state.planned - formula * true_to_nominal;
   if (std::abs(rest) > 1e-3 * std::max(formula, 1.0)) {
     if (state.may_be_freed && rest < 0)
-      why.push_back(cat(gigabytes(-rest), " not allocated at ", facts.planned.peak_instr));
+      why.push_back(cat(gigabytes_text(-rest), " not allocated at ", facts.planned.peak_instr));
     else
-      why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
+      why.push_back(cat(gigabytes_text(rest), " of small tensors whole on each rank, and padding"));
   }
   return join(why, "; ");
 }
 
 MemoryTablePart state_part(const TableFacts& facts, const TableState& state) {
-  const double formula = shared(state.bytes * static_cast<double>(facts.model.parameters),
-                                facts.query.zero >= state.first_stage, facts.query.ranks);
+  const double formula = bytes_per_rank(state.bytes * static_cast<double>(facts.model.parameters),
+                                        facts.query.zero >= state.first_stage, facts.query.ranks);
   return {cat(state.name, ", ", number_text(state.bytes), " bytes"), formula, state.planned,
           why_state_differs(facts, state, formula)};
 }
@@ -191,10 +191,10 @@ std::vector<MemoryTablePart> table_parts(const TableFacts& facts) {
 }
 
 /// Adds the predicted time of a step to a row.
-void add_time(const MemoryTableModel& model, const Config& config, const StepPlan& plan,
-              const Machine& machine, MemoryTableRow& row) {
+void add_predicted_time(const MemoryTableModel& model, const Config& config, const StepPlan& plan,
+                        const Machine& machine, MemoryTableRow& row) {
   const RankClassPlans all(config, model.config, 0, plan);
-  const int64_t nodes = nodes_for(row.query, machine);
+  const int64_t nodes = count_nodes(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
   row.communication_wait_share = time.collective_wait_seconds / time.seconds;
@@ -215,16 +215,16 @@ double MemoryTableRow::planned() const {
 }
 
 double textbook_state_bytes(int zero, int64_t ranks) {
-  return shared(kWeights, zero >= 3, ranks) + shared(kGradients, zero >= 2, ranks) +
-         shared(kMoments, zero >= 1, ranks);
+  return bytes_per_rank(kWeights, zero >= 3, ranks) + bytes_per_rank(kGradients, zero >= 2, ranks) +
+         bytes_per_rank(kMoments, zero >= 1, ranks);
 }
 
-MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
-                                const Machine* machine) {
+MemoryTableRow make_memory_table_row(const MemoryTableModel& model,
+                                     const MemoryTableQuery& requested, const Machine* machine) {
   MemoryTableQuery query = requested;
   if (model.config.max_positions > 0)
     query.sequence_length = std::min(query.sequence_length, model.config.max_positions);
-  const Config config = config_of(model, query, machine);
+  const Config config = make_config(model, query, machine);
   const StepPlan plan = plan_steps(config, model.config, 0);
   MemoryTableRow row;
   row.query = query;
@@ -232,29 +232,29 @@ MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTable
   const PlannedParts planned = planned_parts(config, plan);
   row.peak_instr = planned.peak_instr;
   row.parts = table_parts({model, query, planned, row.parameters});
-  if (machine != nullptr) add_time(model, config, plan, *machine, row);
+  if (machine != nullptr) add_predicted_time(model, config, plan, *machine, row);
   return row;
 }
 
-std::vector<MemoryTableRow> memory_table_rows(const MemoryTableModel& model,
-                                              const std::vector<MemoryTableQuery>& queries,
-                                              const Machine* machine) {
+std::vector<MemoryTableRow> make_memory_table_rows(const MemoryTableModel& model,
+                                                   const std::vector<MemoryTableQuery>& queries,
+                                                   const Machine* machine) {
   std::vector<MemoryTableRow> rows(queries.size());
   run_in_parallel(queries.size(),
-                  [&](size_t i) { rows[i] = memory_table_row(model, queries[i], machine); });
+                  [&](size_t i) { rows[i] = make_memory_table_row(model, queries[i], machine); });
   return rows;
 }
 
-MemoryTableModel memory_table_model(std::string_view parameters) {
+MemoryTableModel make_memory_table_model(std::string_view parameters) {
   const int64_t count = parse_parameter_count(parameters);
   const std::string name(parameters);
   return {name, count, preset_config(preset_of_size(count), name)};
 }
 
-std::vector<MemoryTableModel> textbook_models() {
+std::vector<MemoryTableModel> make_textbook_models() {
   std::vector<MemoryTableModel> models;
   for (const char* name : {"1B", "7B", "13B", "70B", "405B"})
-    models.push_back(memory_table_model(name));
+    models.push_back(make_memory_table_model(name));
   return models;
 }
 

@@ -66,19 +66,20 @@ struct MemoryTableRow {
 /// h L values of 2 bytes (batch, sequence, hidden size, layers). If `machine` is given, the time of
 /// a step on enough nodes is predicted. The sequence is shorter than requested if the model has
 /// fewer positions.
-MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
-                                const Machine* machine = nullptr);
+MemoryTableRow make_memory_table_row(const MemoryTableModel& model,
+                                     const MemoryTableQuery& requested,
+                                     const Machine* machine = nullptr);
 
 /// Answers all queries concurrently.
-std::vector<MemoryTableRow> memory_table_rows(const MemoryTableModel& model,
-                                              const std::vector<MemoryTableQuery>& queries,
-                                              const Machine* machine = nullptr);
+std::vector<MemoryTableRow> make_memory_table_rows(const MemoryTableModel& model,
+                                                   const std::vector<MemoryTableQuery>& queries,
+                                                   const Machine* machine = nullptr);
 
 /// Makes the models of textbook exercises: 1, 7, 13, 70 and 405 billion parameters.
-std::vector<MemoryTableModel> textbook_models();
+std::vector<MemoryTableModel> make_textbook_models();
 
 /// Makes a model of about this many parameters; `parameters` is also its name ("7B").
-MemoryTableModel memory_table_model(std::string_view parameters);
+MemoryTableModel make_memory_table_model(std::string_view parameters);
 
 /// TextbookMemory is the memory in GB that textbooks state for each of 8 GPUs that train 7 billion
 /// parameters, with about 10 GB of activations.

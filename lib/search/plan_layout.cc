@@ -14,14 +14,15 @@
 namespace ftrun {
 
 MemoryNeed max_rank_memory(const SearchTask& task, const Config& config,
-                           const RankClassPlans& all) {
+                           const RankClassPlans& class_plans) {
   MemoryNeed need;
-  for (const MemoryPlan& plan : all.memory()) {
+  for (const MemoryPlan& plan : class_plans.memory_plans()) {
     const bool shares = !task.machine.has_gpus;
-    need.device = std::max(need.device, shares ? plan.main_memory() : plan.at(Tier::kDevice).total);
-    need.host = std::max(need.host, shares ? 0 : plan.at(Tier::kHost).total);
+    need.device_bytes = std::max(need.device_bytes,
+                                 shares ? plan.main_memory_bytes() : plan.at(Tier::kDevice).total);
+    need.host_bytes = std::max(need.host_bytes, shares ? 0 : plan.at(Tier::kHost).total);
   }
-  need.device += total_bytes(gpu_overheads(config, all.plan(0)));
+  need.device_bytes += total_bytes(list_gpu_overheads(config, class_plans.plan(0)));
   return need;
 }
 
@@ -35,21 +36,22 @@ PlannedLayout plan_layout(const SearchTask& task, const Layout& layout, bool tim
     throw Error(ExitCode::kUsage, cat(layout_text(layout), ": ", *refusal));
   const Config& config = std::get<Config>(tried);
   const StepPlan own = plan_steps(config, task.model, 0);
-  const RankClassPlans all(config, task.model, 0, own, check_time);
+  const RankClassPlans class_plans(config, task.model, 0, own, check_time);
   check_time();
-  PlannedLayout found;
-  found.layout = layout;
-  found.memory = max_rank_memory(task, config, all);
-  found.fits = fits_memory(task, found.memory, ranks_per_node(layout, task.nodes));
-  if (!timed) return found;
+  PlannedLayout planned;
+  planned.layout = layout;
+  planned.memory = max_rank_memory(task, config, class_plans);
+  planned.fits = fits_memory(task, planned.memory, ranks_per_node(layout, task.nodes));
+  if (!timed) return planned;
   check_time();
   try {
-    found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});
+    planned.time =
+        predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow_ranks});
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
-    found.failure = error.what();
+    planned.failure = error.what();
   }
-  return found;
+  return planned;
 }
 
 double estimate_planning_effort(const SearchTask& task, const Layout& layout) {

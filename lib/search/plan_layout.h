@@ -25,7 +25,7 @@ struct PlannedLayout {
   /// Returns whether the ranking of a search includes the layout: it fits, and its time is known.
   bool is_ranked() const { return fits && time.has_value(); }
   /// Returns whether `memory` is set. It is not if the layout could not be planned (`failure`).
-  bool has_memory() const { return memory.device > 0; }
+  bool has_memory() const { return memory.device_bytes > 0; }
 };
 
 /// PlanDeadlineExceeded is thrown if the time for a full plan is over before the plan is
@@ -46,6 +46,7 @@ PlannedLayout plan_layout(
 double estimate_planning_effort(const SearchTask& task, const Layout& layout);
 
 /// Returns the maximum memory that any rank of a config needs. The config is resolved for a layout.
-MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const RankClassPlans& all);
+MemoryNeed max_rank_memory(const SearchTask& task, const Config& config,
+                           const RankClassPlans& class_plans);
 
 }  // namespace ftrun

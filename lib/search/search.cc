@@ -41,8 +41,8 @@ class PlanOrder {
   explicit PlanOrder(const Candidates& candidates)
       : candidates_(candidates), by_bound_(candidates.size()) {
     std::iota(by_bound_.begin(), by_bound_.end(), size_t{0});
-    by_guess_ = by_bound_;
-    std::stable_sort(by_guess_.begin(), by_guess_.end(), [&](size_t a, size_t b) {
+    by_estimate_ = by_bound_;
+    std::stable_sort(by_estimate_.begin(), by_estimate_.end(), [&](size_t a, size_t b) {
       return candidates.at(a).bound.unoverlapped_seconds <
              candidates.at(b).bound.unoverlapped_seconds;
     });
@@ -52,45 +52,45 @@ class PlanOrder {
   /// lowest estimate, if their plans end in time together. A layout that is probably too large is
   /// planned only if no other is left.
   std::vector<size_t> next(const TimeBudget& time) const {
-    std::vector<size_t> numbers = next_of(time, false);
-    if (numbers.empty()) numbers = next_of(time, true);
+    std::vector<size_t> numbers = list_next(time, false);
+    if (numbers.empty()) numbers = list_next(time, true);
     return numbers;
   }
 
   /// Lists the candidates that may be faster than all planned ones, by their bounds.
-  std::vector<size_t> faster() const {
+  std::vector<size_t> list_faster() const {
     std::vector<size_t> numbers = by_bound_;
     std::erase_if(numbers, [&](size_t i) { return !candidates_.may_be_faster(i); });
     return numbers;
   }
-  /// Returns the first of faster(); nothing if there is none.
-  std::optional<size_t> lowest_bound() const {
-    return first_of(by_bound_, [](size_t) { return true; });
+  /// Returns the first of list_faster(); nothing if there is none.
+  std::optional<size_t> find_lowest_bound() const {
+    return find_first(by_bound_, [](size_t) { return true; });
   }
 
  private:
   /// Returns the first wanted candidate of an order that may be faster than all planned ones.
   template <class IsWanted>
-  std::optional<size_t> first_of(const std::vector<size_t>& order,
-                                 const IsWanted& is_wanted) const {
+  std::optional<size_t> find_first(const std::vector<size_t>& order,
+                                   const IsWanted& is_wanted) const {
     const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
       return candidates_.may_be_faster(i) && is_wanted(i);
     });
     return found == order.end() ? std::nullopt : std::optional(*found);
   }
 
-  /// Lists what next() does; layouts that are probably too large only if `likely_too`.
-  std::vector<size_t> next_of(const TimeBudget& time, bool likely_too) const {
+  /// Lists what next() does; layouts that are probably too large only if `includes_too_large`.
+  std::vector<size_t> list_next(const TimeBudget& time, bool includes_too_large) const {
     std::vector<size_t> numbers;
     double effort = 0;
     const auto is_wanted = [&](size_t i) {
       if (candidates_.is_attempted(i)) return false;
       const double added = numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
       return time.ends_in_time(effort + added) &&
-             (likely_too || !candidates_.is_probably_too_large(candidates_.at(i).layout));
+             (includes_too_large || !candidates_.is_probably_too_large(candidates_.at(i).layout));
     };
-    for (const auto* order : {&by_bound_, &by_guess_}) {
-      const auto found = first_of(*order, is_wanted);
+    for (const auto* order : {&by_bound_, &by_estimate_}) {
+      const auto found = find_first(*order, is_wanted);
       if (!found || (!numbers.empty() && numbers.front() == *found)) continue;
       numbers.push_back(*found);
       effort += candidates_.effort_of(*found);
@@ -101,7 +101,7 @@ class PlanOrder {
   const Candidates& candidates_;
   /// All candidates by their lower bounds on time, and by their estimated times.
   std::vector<size_t> by_bound_;
-  std::vector<size_t> by_guess_;
+  std::vector<size_t> by_estimate_;
 };
 
 /// Search runs one search: it computes bounds, then full plans.
@@ -111,7 +111,7 @@ class Search {
       : task_(task),
         limits_(limits),
         time_(time),
-        layouts_(all_layouts(task)),
+        layouts_(list_layouts(task)),
         settings_(task, layouts_),
         candidates_(task) {
     result_.counts.all = static_cast<int64_t>(layouts_.size());
@@ -121,50 +121,51 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (!has_timed() && !result_.is_proved)
-      plan_in_time(candidates_.unplanned_of_least_memory(), true);
+    if (!has_timed_layout() && !result_.is_proved)
+      plan_in_time(candidates_.list_unplanned_of_least_memory(), true);
     // A stopped plan takes longer than estimated.
     result_.needed_seconds =
-        candidates_.planned() == 0
+        candidates_.planned_count() == 0
             ? std::max(result_.needed_seconds,
-                       candidates_.stopped() == 0 ? 0 : 2 * time_.elapsed_seconds())
+                       candidates_.stopped_count() == 0 ? 0 : 2 * time_.elapsed_seconds())
             : 0;
-    if (!has_timed() && result_.untimed_reason.empty() && result_.counts.allowed > 0) {
+    if (!has_timed_layout() && result_.untimed_reason.empty() && result_.counts.allowed > 0) {
       find_least_memory();
     } else {
       plan_common_settings();
       result_.ranking = candidates_.ranking();
       result_.common_settings = settings_.compare(candidates_, result_.ranking);
     }
-    result_.counts.stopped = static_cast<int64_t>(candidates_.stopped());
+    result_.counts.stopped = static_cast<int64_t>(candidates_.stopped_count());
     result_.counts.pruned = candidates_.count_pruned();
     return std::move(result_);
   }
 
  private:
   /// Returns whether a planned layout fits and has a known time.
-  bool has_timed() const { return candidates_.best_seconds() != Candidates::kUnknownTime; }
+  bool has_timed_layout() const { return candidates_.best_seconds() != Candidates::kUnknownTime; }
 
   /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
   /// little late: a plan of some layout says more than bounds of all.
-  void plan_first(const std::vector<size_t>& numbers, bool timed) {
-    if (numbers.empty() || candidates_.planned() > 0 || candidates_.stopped() > 0) return;
+  void plan_cheapest(const std::vector<size_t>& numbers, bool timed) {
+    if (numbers.empty() || candidates_.planned_count() > 0 || candidates_.stopped_count() > 0)
+      return;
     const size_t cheapest = candidates_.fastest_to_plan(numbers);
     result_.needed_seconds = time_.estimate_end_seconds(candidates_.effort_of(cheapest));
-    if (time_.may_first_plan_end_at(result_.needed_seconds)) plan({cheapest}, timed);
+    if (time_.allows_first_plan_until(result_.needed_seconds)) plan({cheapest}, timed);
   }
 
-  void refuse(const Layout& layout, const std::string& why) {
+  void record_refusal(const Layout& layout, const std::string& reason) {
     ++result_.counts.refused;
-    if (result_.refusal.empty()) result_.refusal = why;
-    settings_.add_refusal(layout, why);
+    if (result_.refusal.empty()) result_.refusal = reason;
+    settings_.add_refusal(layout, reason);
   }
 
   /// Computes the bounds of all allowed layouts, until the time for bounds is over.
   void find_bounds() {
     LayoutRules rules(task_);
     BoundCalculator bounds(task_);
-    const auto models_together = static_cast<size_t>(usable_cores());
+    const auto models_together = static_cast<size_t>(count_usable_cores());
     size_t checked = 0;
     while (checked < layouts_.size() && (checked == 0 || !time_.has_spent_bounds_time())) {
       std::vector<Layout> allowed;
@@ -173,14 +174,14 @@ class Search {
       const size_t end = std::min(checked + kCheckedTogether, layouts_.size());
       for (; checked < end && models.size() < models_together; ++checked) {
         const Layout& layout = layouts_[checked];
-        const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-        if (verdict.refusal != nullptr) {
-          refuse(layout, *verdict.refusal);
+        const LayoutRules::Judgement judgement = rules.judge(layout);
+        if (judgement.refusal != nullptr) {
+          record_refusal(layout, *judgement.refusal);
           continue;
         }
         bounds.add_missing_model(layout, models);
         allowed.push_back(layout);
-        properties.push_back(verdict.properties);
+        properties.push_back(judgement.properties);
       }
       bounds.compute_costs(models);
       for (size_t i = 0; i < allowed.size(); ++i) add_candidate(allowed[i], *properties[i], bounds);
@@ -197,7 +198,7 @@ class Search {
       candidate.bound = bounds.compute_bound(layout, properties);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
-      return refuse(layout, error.message());
+      return record_refusal(layout, error.message());
     }
     candidate.may_fit =
         fits_memory(task_, candidate.bound.memory, ranks_per_node(layout, task_.nodes));
@@ -235,7 +236,7 @@ class Search {
       effort = 0;
     }
     if (!some.empty()) plan(some, timed);
-    if (time_.may_plan_late()) plan_first(numbers, timed);
+    if (time_.allows_late_first_plan()) plan_cheapest(numbers, timed);
   }
 
   /// Plans candidates fully and concurrently. None of them may have been planned before.
@@ -272,14 +273,15 @@ class Search {
     const PlanOrder order(candidates_);
     while (!time_.has_spent_share(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
-      if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
+      if (!result_.untimed_reason.empty() && candidates_.planned_count() >= kMaxUntimed &&
+          !has_timed_layout())
         break;
       const std::vector<size_t> numbers = order.next(time_);
       if (numbers.empty()) break;
       plan(numbers);
     }
-    if (candidates_.planned() == 0) plan_first(order.faster(), true);
-    const std::optional<size_t> left = order.lowest_bound();
+    if (candidates_.planned_count() == 0) plan_cheapest(order.list_faster(), true);
+    const std::optional<size_t> left = order.find_lowest_bound();
     result_.min_other_seconds =
         left ? candidates_.at(*left).bound.seconds : candidates_.best_seconds();
     result_.is_proved =
@@ -304,8 +306,8 @@ class Search {
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
       if (tries++ < kPlansOfSetting) {
         plan({i});
-      } else if (!least || candidates_.at(i).bound.memory.device <
-                               candidates_.at(*least).bound.memory.device) {
+      } else if (!least || candidates_.at(i).bound.memory.device_bytes <
+                               candidates_.at(*least).bound.memory.device_bytes) {
         least = i;
       }
     }
@@ -322,8 +324,8 @@ class Search {
   }
 
   std::optional<PlannedLayout> plan_least_memory() {
-    plan_in_time(candidates_.unplanned_of_least_memory(), false);
-    return candidates_.planned_of_least_memory();
+    plan_in_time(candidates_.list_unplanned_of_least_memory(), false);
+    return candidates_.find_planned_of_least_memory();
   }
 
   /// Notes that the time ended before all layouts on this number of nodes were searched. The

@@ -16,7 +16,7 @@ double bytes_of(ConfigDtype dtype) {
 double state_bytes(const Config& config) {
   double in_8bit = 0, plain = 0;
   bool has_8bit = false;
-  for (const OptimizerStateSpec& state : optimizer_state_specs(config)) {
+  for (const OptimizerStateSpec& state : list_optimizer_state_specs(config)) {
     const auto bytes = static_cast<double>(dtype_bytes(state.dtype));
     has_8bit |= state.is_8bit;
     (state.is_8bit ? in_8bit : plain) += bytes / static_cast<double>(state.block);

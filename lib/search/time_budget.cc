@@ -21,10 +21,10 @@ constexpr double kEffortMargin = 1.3;
 TimeBudget::TimeBudget(double seconds)
     : seconds_(seconds), bounds_seconds_(kBoundsShare * seconds) {}
 
-TimeBudget TimeBudget::budget_for_more_nodes(double left) const {
-  TimeBudget budget(left);
-  budget.bounds_seconds_ = kBoundsShare * std::min(left, seconds_ * kNodesShare);
-  budget.may_plan_late_ = false;
+TimeBudget TimeBudget::budget_for_more_nodes(double left_seconds) const {
+  TimeBudget budget(left_seconds);
+  budget.bounds_seconds_ = kBoundsShare * std::min(left_seconds, seconds_ * kNodesShare);
+  budget.allows_late_first_plan_ = false;
   budget.copy_plan_times(*this);
   return budget;
 }
@@ -35,8 +35,8 @@ double TimeBudget::estimate_end_seconds(double effort) const {
   return elapsed_seconds() + effort * seconds_of_effort;
 }
 
-bool TimeBudget::may_first_plan_end_at(double second) const {
-  return second <= seconds_ + kGraceSeconds;
+bool TimeBudget::allows_first_plan_until(double end_seconds) const {
+  return end_seconds <= seconds_ + kGraceSeconds;
 }
 
 TimeBudget::Clock::time_point TimeBudget::deadline() const {

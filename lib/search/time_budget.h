@@ -14,9 +14,9 @@ class TimeBudget {
 
   /// Begins the time of a search of `seconds`.
   explicit TimeBudget(double seconds);
-  /// Begins the time of a search for another number of nodes within the `left` seconds of this
-  /// search. It knows the plans that were made, and its first plan may not end late.
-  TimeBudget budget_for_more_nodes(double left) const;
+  /// Begins the time of a search for another number of nodes within the `left_seconds` seconds of
+  /// this search. It knows the plans that were made, and its first plan may not end late.
+  TimeBudget budget_for_more_nodes(double left_seconds) const;
 
   double elapsed_seconds() const { return seconds_since(begin_); }
   double remaining_seconds() const { return seconds_ - elapsed_seconds(); }
@@ -29,10 +29,11 @@ class TimeBudget {
   double estimate_end_seconds(double effort) const;
   /// Returns whether full plans of this effort that begin now probably end within the time.
   bool ends_in_time(double effort) const { return estimate_end_seconds(effort) <= seconds_; }
-  /// Returns whether the first full plan may be made although it ends at this second.
-  bool may_first_plan_end_at(double second) const;
+  /// Returns whether the first full plan may be made although it ends at second `end_seconds` of
+  /// the search.
+  bool allows_first_plan_until(double end_seconds) const;
   /// Says whether the first full plan may end after the time.
-  bool may_plan_late() const { return may_plan_late_; }
+  bool allows_late_first_plan() const { return allows_late_first_plan_; }
   /// Returns the time at which full plans are stopped.
   Clock::time_point deadline() const;
 
@@ -47,7 +48,7 @@ class TimeBudget {
   Clock::time_point begin_ = Clock::now();
   double seconds_;
   double bounds_seconds_;
-  bool may_plan_late_ = true;
+  bool allows_late_first_plan_ = true;
   /// The seconds of all full plans so far, and their effort.
   double planned_seconds_ = 0;
   double planned_effort_ = 0;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 
 namespace ftrun {
 

@@ -129,7 +129,7 @@ class WorldFolder {
 
 }  // namespace
 
-std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of) {
+std::optional<World> fold_world(const World& world, std::span<const int32_t> schedule_of) {
   return WorldFolder(world, schedule_of).run();
 }
 

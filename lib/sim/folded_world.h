@@ -22,6 +22,6 @@ namespace ftrun {
 /// Returns nothing if one rank cannot represent the ranks that are like it: two such ranks are
 /// members of one group that has different indices in their lists of groups (for example in a ring
 /// of equal ranks that each send to the next rank).
-std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of);
+std::optional<World> fold_world(const World& world, std::span<const int32_t> schedule_of);
 
 }  // namespace ftrun

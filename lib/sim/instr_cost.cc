@@ -40,7 +40,7 @@ bool begins_backward(const LayerGraph& graph, const Instr& instr) {
 }  // namespace
 
 std::string instr_slowdown_key(const Instr& instr) {
-  return std::string(traits_of(instr.kind).machine_name);
+  return std::string(traits_of(instr.kind).slowdown_key);
 }
 
 int64_t total_bytes(const std::vector<BufferRange>& ranges) {
@@ -69,7 +69,7 @@ InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program
 double InstrCosts::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
   const auto [known, added] =
-      lists_.try_emplace({instr.kind, ops.graph, ops.first_op, ops.op_count}, 0);
+      list_seconds_.try_emplace({instr.kind, ops.graph, ops.first_op, ops.op_count}, 0);
   if (added) {
     const LayerGraph& graph = model_.graphs[static_cast<size_t>(ops.graph)];
     known->second = list_seconds(machine_, rates_, graph, ops_of(graph, instr));

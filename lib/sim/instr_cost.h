@@ -56,7 +56,7 @@ class InstrCosts {
   std::vector<int> ranks_on_node_;
   double slow_factor_;
   /// Seconds of instructions of layers, by kind, graph, first operation and number of operations.
-  std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
+  std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> list_seconds_;
 };
 
 /// Adds up the bytes of ranges.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kTail = 0x9E3779B97F4A7C15ULL;
 
-uint64_t mix(uint64_t a, uint64_t b) {
+uint64_t hash_pair(uint64_t a, uint64_t b) {
   uint64_t x = a * 0xBF58476D1CE4E5B9ULL + b + 0x94D049BB133111EBULL;
   x ^= x >> 31;
   x *= 0xD6E8FEB86659FD93ULL;
@@ -46,9 +46,9 @@ inline uint64_t Interpreter::read(const RangeSymbols<Symbol>& cells, int64_t ele
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
   if (cells.size == 1) return value;
-  if (at[1] != at[0] + kTail) value = mix(value, at[1]);  // overwritten in part
+  if (at[1] != at[0] + kTail) value = hash_pair(value, at[1]);  // overwritten in part
   for (int64_t k = 2; k < cells.size; ++k)
-    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);
+    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = hash_pair(value, at[k]);
   return value;
 }
 
@@ -97,7 +97,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   std::vector<const Program*> programs;
   for (const SymbolicRank& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
-  for (const Program* program : programs) schedules_.push_back(lane_schedule(*program));
+  for (const Program* program : programs) schedules_.push_back(make_lane_schedule(*program));
   walk_.emplace(world_, schedules_);
 }
 
@@ -159,7 +159,8 @@ void Interpreter::load() {
         // Tensor-parallel ranks with the same part of a tensor get the same values.
         const auto part = static_cast<uint64_t>(rank.tensor_rank / copies);
         write(to, e,
-              mix(mix(static_cast<uint64_t>(piece.unit), part), static_cast<uint64_t>(element)));
+              hash_pair(hash_pair(static_cast<uint64_t>(piece.unit), part),
+                        static_cast<uint64_t>(element)));
       }
     }
   }
@@ -176,7 +177,8 @@ struct Interpreter::CollectedState {
   std::map<TensorId, std::vector<uint64_t>> scales;
 };
 
-std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
+std::vector<std::vector<uint64_t>> Interpreter::collect_state(int32_t kind,
+                                                              std::string& fault) const {
   CollectedState state;
   for (int t = 0; t < tensor_ranks_; ++t)
     for (const Unit& unit : partition_.units) {
@@ -259,10 +261,10 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
     }
 }
 
-std::vector<uint64_t> Interpreter::loss(int r) const {
+std::vector<uint64_t> Interpreter::collect_loss(int r) const {
   const SymbolicRank& rank = ranks_[static_cast<size_t>(r)];
   const Program& program = rank.step.program;
-  const BufferId loss = find_persistent(program, PersistentKind::kLoss);
+  const BufferId loss = find_persistent_buffer(program, PersistentKind::kLoss);
   require(loss >= 0, "a step has a loss");
   const ConstCells from = cells(rank, program.full_range(loss));
   std::vector<uint64_t> values;
@@ -331,16 +333,16 @@ void Interpreter::execute(Walk::LaneHead lane_head) {
   const std::span<const int32_t> members = walk_->joint_members(lane_head);
   if (!walk_->runs_in_step(lane_head)) return;
   if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_head.rank), instr);
-  if (instr.is_transfer()) return transfer(members, lane_head);
-  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_head);
+  if (instr.is_transfer()) return run_transfer(members, lane_head);
+  if (instr.kind == InstrKind::kCountedAllToAll) return run_counted_all_to_all(members, lane_head);
   const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
   for (size_t i = 0; i < instr.writes.size(); ++i)
-    moves ? move_blocks(members, lane_head, i) : combine(members, lane_head, i);
+    moves ? move_blocks(members, lane_head, i) : run_reduction_or_gather(members, lane_head, i);
 }
 
 // Instructions.
 
-void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneHead lane_head) {
+void Interpreter::run_transfer(std::span<const int32_t> members, Walk::LaneHead lane_head) {
   const auto with = [&](InstrKind kind) {
     for (const int32_t member : members)
       if (walk_->instr(walk_->lane_head_of_member(member, lane_head)).kind == kind) return member;
@@ -361,8 +363,8 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneHead lane
   for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
 }
 
-void Interpreter::combine(std::span<const int32_t> members, Walk::LaneHead lane_head,
-                          size_t index) {
+void Interpreter::run_reduction_or_gather(std::span<const int32_t> members,
+                                          Walk::LaneHead lane_head, size_t index) {
   const InstrKind kind = walk_->instr(lane_head).kind;
   const bool is_all_gather = kind == InstrKind::kAllGather;
   const bool is_reduce_scatter = kind == InstrKind::kReduceScatter;
@@ -443,14 +445,15 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneHead l
 
 /// Runs a kCountedAllToAll. A symbolic count does not say how many rows it stands for, so each
 /// rank's result is a hash of everything that all ranks send.
-void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneHead lane_head) {
+void Interpreter::run_counted_all_to_all(std::span<const int32_t> members,
+                                         Walk::LaneHead lane_head) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->lane_head_of_member(member, lane_head));
     for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.communication().dtype),
                                        std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
-      for (int64_t e = 0; e < from.count; ++e) all = mix(all, read(from, e));
+      for (int64_t e = 0; e < from.count; ++e) all = hash_pair(all, read(from, e));
     }
   }
   for (size_t m = 0; m < members.size(); ++m) {
@@ -459,7 +462,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneHead 
                                        std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
       for (int64_t e = 0; e < to.count; ++e)
-        write(to, e, mix(mix(all, m), static_cast<uint64_t>(e)));
+        write(to, e, hash_pair(hash_pair(all, m), static_cast<uint64_t>(e)));
     }
   }
 }
@@ -505,9 +508,9 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
 void Interpreter::load_batch(SymbolicRank& rank, const Instr& instr) {
   for (size_t port = 0; port < instr.writes.size(); ++port) {
     const Cells to = cells(rank, instr.writes[port], DType::kI32);
-    const uint64_t seed =
-        mix(mix(step_, rank.batch_part), mix(static_cast<uint64_t>(instr.micro_batch), port));
-    for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(seed, static_cast<uint64_t>(e)));
+    const uint64_t seed = hash_pair(hash_pair(step_, rank.batch_part),
+                                    hash_pair(static_cast<uint64_t>(instr.micro_batch), port));
+    for (int64_t e = 0; e < to.count; ++e) write(to, e, hash_pair(seed, static_cast<uint64_t>(e)));
   }
 }
 
@@ -520,7 +523,7 @@ bool is_sum(const Value& value) {
 }
 
 /// Finds the first value of an operation that has no storage; -1 if all have.
-ValueId without_range(const Op& op, const std::map<ValueId, BufferRange>& ranges) {
+ValueId find_unbound_value(const Op& op, const std::map<ValueId, BufferRange>& ranges) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
   if (op.workspace >= 0) all.push_back(op.workspace);
@@ -542,22 +545,23 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
     if (is_collective(op.kind))
       return fail(
           cat(instr_text(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
-    if (const ValueId id = without_range(op, ranges); id >= 0)
+    if (const ValueId id = find_unbound_value(op, ranges); id >= 0)
       return fail(cat(instr_text(rank, instr), " has no buffer for ", graph.at(id).name));
   }
   const auto at = [&](ValueId id) {
     return cells(rank, ranges.at(id), graph.at(id).stored_dtype());
   };
   for (const Op& op : ops) {
-    uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
+    uint64_t hash = hash_pair(static_cast<uint64_t>(op.kind), op.in.size());
     for (const ValueId id : op.in) {
       if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
       // The hashes of elements are added instead of chained, so that the CPU can compute several at
       // the same time.
       uint64_t sum = 0;
-      for (int64_t e = 0; e < from.count; ++e) sum += mix(read(from, e), static_cast<uint64_t>(e));
-      hash = mix(hash, sum);
+      for (int64_t e = 0; e < from.count; ++e)
+        sum += hash_pair(read(from, e), static_cast<uint64_t>(e));
+      hash = hash_pair(hash, sum);
     }
     for (size_t o = 0; o < op.out.size(); ++o) {
       const Value& value = graph.at(op.out[o]);
@@ -566,14 +570,14 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
           is_sum(value) && (instr.ops().accumulate || value.port == Port::kLoss || known);
       const Cells to = at(op.out[o]);
       for (int64_t e = 0; e < to.count; ++e) {
-        const uint64_t made = mix(mix(hash, o), static_cast<uint64_t>(e));
+        const uint64_t made = hash_pair(hash_pair(hash, o), static_cast<uint64_t>(e));
         write(to, e, adds ? read(to, e) + made : made);
       }
     }
     if (op.workspace < 0) continue;
     const Cells scratch = at(op.workspace);
     for (int64_t e = 0; e < scratch.count; ++e)
-      write(scratch, e, mix(hash, ~static_cast<uint64_t>(e)));
+      write(scratch, e, hash_pair(hash, ~static_cast<uint64_t>(e)));
   }
 }
 
@@ -601,7 +605,7 @@ void Interpreter::run_decide(SymbolicRank& rank, const Instr& instr) {
   for (int64_t e = 0; e < norm.count; ++e) sum += read(norm, e);
   rank.scale = sum;
   const Cells loss = cells(rank, instr.reads[1]);
-  for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
+  for (int64_t e = 0; e < loss.count; ++e) rank.scale = hash_pair(rank.scale, read(loss, e));
 }
 
 /// Calls `body(block, first, last)` for each block of a tensor that contains elements of an update;
@@ -634,8 +638,9 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
   }
   std::vector<uint64_t> made(static_cast<size_t>(gradient.count));
   for (int64_t e = 0; e < gradient.count; ++e)
-    made[static_cast<size_t>(e)] = mix(mix(read(weights, e), mix(read(gradient, e), rank.scale)),
-                                       static_cast<uint64_t>(instr.update().first_element + e));
+    made[static_cast<size_t>(e)] =
+        hash_pair(hash_pair(read(weights, e), hash_pair(read(gradient, e), rank.scale)),
+                  static_cast<uint64_t>(instr.update().first_element + e));
   const bool straddles = instr.update().blocks.has_value();
   for (size_t s = 0; s < states; ++s) {
     const Cells codes = cells(rank, operands.states[s]), scales = cells(rank, operands.scales[s]);
@@ -647,9 +652,11 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  std::vector<uint64_t> numbers;
                  uint64_t scale = computes_scales ? read(next, block) : 0;
                  for (int64_t e = first; e < last; ++e) {
-                   const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
-                   made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
-                   numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
+                   const uint64_t before =
+                       hash_pair(read(codes, e / kCodesInCell), read(scales, block));
+                   made[static_cast<size_t>(e)] = hash_pair(made[static_cast<size_t>(e)], before);
+                   numbers.push_back(
+                       hash_pair(hash_pair(before, hash_pair(read(gradient, e), rank.scale)), s));
                    scale = std::max(scale, numbers.back());
                  }
                  if (straddles && !computes_scales) scale = read(next, block);
@@ -658,13 +665,13 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  for (int64_t e = first; e < last; e += kCodesInCell) {
                    uint64_t code = scale;
                    for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k)
-                     code = mix(code, numbers[static_cast<size_t>(k - first)]);
+                     code = hash_pair(code, numbers[static_cast<size_t>(k - first)]);
                    write(codes, e / kCodesInCell, code);
                  }
                });
   }
   for (int64_t e = 0; !computes_scales && e < gradient.count; ++e) {
-    const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
+    const uint64_t weight = hash_pair(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
     if (operands.working_copy) write(cells(rank, *operands.working_copy), e, weight);
   }
@@ -681,21 +688,21 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
                       gradient.count));
   }
   for (int64_t e = 0; e < gradient.count; ++e) {
-    const uint64_t g = mix(read(gradient, e), rank.scale);
-    uint64_t weight =
-        mix(mix(read(written[0], e), g), static_cast<uint64_t>(instr.update().first_element + e));
+    const uint64_t g = hash_pair(read(gradient, e), rank.scale);
+    uint64_t weight = hash_pair(hash_pair(read(written[0], e), g),
+                                static_cast<uint64_t>(instr.update().first_element + e));
     for (size_t s = 1; s <= operands.states.size(); ++s) {
-      weight = mix(weight, read(written[s], e));
-      write(written[s], e, mix(mix(read(written[s], e), g), s));
+      weight = hash_pair(weight, read(written[s], e));
+      write(written[s], e, hash_pair(hash_pair(read(written[s], e), g), s));
     }
-    weight = mix(weight, instr.update().decay ? 1 : 2);
+    weight = hash_pair(weight, instr.update().decay ? 1 : 2);
     write(written[0], e, weight);
     if (operands.working_copy) write(written.back(), e, weight);
   }
 }
 
 void Interpreter::update_or_compute_scales(SymbolicRank& rank, const Instr& instr) {
-  const std::optional<UpdateOperands> operands = update_operands(rank.step.program, instr);
+  const std::optional<UpdateOperands> operands = decode_update_operands(rank.step.program, instr);
   if (!operands) return fail(cat(instr_text(rank, instr), " has a wrong number of ranges"));
   if (operands->scales.empty()) return update_numbers(rank, instr, *operands);
   update_codes(rank, instr, *operands);

@@ -47,9 +47,9 @@ class Interpreter {
   /// Returns the values of one state (UnitStatePiece::state) for each unit of each tensor-parallel
   /// rank, by element; padding is 0. Sets `fault` if ranks that hold the same element have
   /// different values, or if no rank holds an element.
-  std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
+  std::vector<std::vector<uint64_t>> collect_state(int32_t kind, std::string& fault) const;
   /// Returns the contents of a rank's loss buffer.
-  std::vector<uint64_t> loss(int rank) const;
+  std::vector<uint64_t> collect_loss(int rank) const;
 
  private:
   struct SymbolicRank {
@@ -85,10 +85,11 @@ class Interpreter {
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
   void execute(Walk::LaneHead lane_head);
-  void transfer(std::span<const int32_t> members, Walk::LaneHead lane_head);
-  void combine(std::span<const int32_t> members, Walk::LaneHead lane_head, size_t index);
+  void run_transfer(std::span<const int32_t> members, Walk::LaneHead lane_head);
+  void run_reduction_or_gather(std::span<const int32_t> members, Walk::LaneHead lane_head,
+                               size_t index);
   void move_blocks(std::span<const int32_t> members, Walk::LaneHead lane_head, size_t index);
-  void move_counted(std::span<const int32_t> members, Walk::LaneHead lane_head);
+  void run_counted_all_to_all(std::span<const int32_t> members, Walk::LaneHead lane_head);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(SymbolicRank& rank, const Instr& instr);
   void run_ops(SymbolicRank& rank, const Instr& instr);

@@ -20,30 +20,30 @@ namespace ftrun {
 using TierBudget = std::array<int64_t, kTiers.size()>;
 inline constexpr TierBudget kNoBudget{INT64_MAX, INT64_MAX, INT64_MAX};
 
-/// OverBudget counts the ranks that need more bytes of a tier than their budget.
-struct OverBudget {
+/// BudgetExcess counts the ranks that need more bytes of a tier than their budget.
+struct BudgetExcess {
   Tier tier = Tier::kDevice;
-  int64_t budget = 0;
+  int64_t budget_bytes = 0;
   int ranks = 0;
   /// The lowest of the ranks that need the most memory, and the bytes that it needs.
   int rank = 0;
-  int64_t needed = 0;
-  /// Says whether `needed` includes the host tier, because CPUs compute and both tiers are main
-  /// memory.
+  int64_t needed_bytes = 0;
+  /// Says whether `needed_bytes` includes the host tier, because CPUs compute and both tiers are
+  /// main memory.
   bool with_host = false;
 };
 /// Returns the text "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most:
 /// 80.00 GiB".
-std::string over_budget_text(const OverBudget& over);
+std::string budget_excess_text(const BudgetExcess& over);
 
 /// RankClassPlans plans all ranks of a config: one rank of each class.
 class RankClassPlans {
  public:
-  /// Plans one rank of each class. `own` is the plan of rank `rank`, which stands for its class;
-  /// borrowed. Throws the errors of plan_steps(). `before_each`, if given, is called before each
-  /// further rank is planned, on several threads; what it throws ends the planning.
-  RankClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own,
-                 const std::function<void()>& before_each = nullptr);
+  /// Plans one rank of each class. `own_plan` is the plan of rank `rank`, which stands for its
+  /// class; borrowed. Throws the errors of plan_steps(). `before_each_plan`, if given, is called
+  /// before each further rank is planned, on several threads; what it throws ends the planning.
+  RankClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own_plan,
+                 const std::function<void()>& before_each_plan = nullptr);
 
   const RankClasses& classes() const { return classes_; }
   /// Return the rank that represents a class, and its plan.
@@ -54,9 +54,10 @@ class RankClassPlans {
     return *plans_[static_cast<size_t>(rank_class)];
   }
 
-  /// Runs check_world() on all ranks' programs of training, then of validation, then of text.
-  std::vector<std::string> check() const;
-  /// Throws Error(kBug) if check() finds a fault.
+  /// Runs find_program_faults() on all ranks' programs of training, then of validation, then of
+  /// text.
+  std::vector<std::string> find_faults() const;
+  /// Throws Error(kBug) if find_faults() finds a fault.
   void require_no_faults() const;
 
   /// Hashes what all ranks will do. Every rank computes the same hash.
@@ -64,19 +65,20 @@ class RankClassPlans {
 
   /// Lists what a rank of each class allocates for all its programs. It is computed once, by the
   /// first call; calls may run concurrently.
-  const std::vector<MemoryPlan>& memory() const;
+  const std::vector<MemoryPlan>& memory_plans() const;
   /// Lists the tiers of which a rank needs more than `budget` at its peak. With `with_host`, the
   /// budget of the device tier is for the device and host tiers together.
-  std::vector<OverBudget> over_budget(const TierBudget& budget, bool with_host = false) const;
+  std::vector<BudgetExcess> list_budget_excesses(const TierBudget& budget,
+                                                 bool with_host = false) const;
 
  private:
   RankClasses classes_;
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;
-  std::deque<StepPlan> others_;
-  /// The result of memory(), which its first call computes.
-  mutable std::vector<MemoryPlan> memory_;
-  mutable std::once_flag has_memory_;
+  std::deque<StepPlan> other_plans_;
+  /// The result of memory_plans(), which its first call computes.
+  mutable std::vector<MemoryPlan> memory_plans_;
+  mutable std::once_flag has_memory_plans_;
 };
 
 }  // namespace ftrun

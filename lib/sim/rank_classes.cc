@@ -42,7 +42,7 @@ class TraitFinder {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
       for (const TensorSlice& slice : unit.slices)
-        kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
+        kinds_[static_cast<size_t>(slice.tensor)] = update_kind_of(model, state, slice);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
       if (is_on_stage(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
@@ -86,8 +86,8 @@ class TraitFinder {
   void add_gradient_norm_parts(const Unit& unit, const UnitRange& own,
                                std::vector<GradientNormPart>& parts) const {
     for (const GradientNormRange& range : gradient_norm_ranges(unit, model_)) {
-      const UnitRange part{std::max(own.begin, range.part.begin),
-                           std::min(own.end, range.part.end)};
+      const UnitRange part{std::max(own.begin, range.elements.begin),
+                           std::min(own.end, range.elements.end)};
       if (part.size() <= 0) continue;
       parts.push_back({.unit = unit.id,
                        .first = part.begin - own.begin,
@@ -101,7 +101,7 @@ class TraitFinder {
   /// share is offloaded are cut in the same way, although their updates are not.
   void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
     for (const UnitRange& interval :
-         update_intervals(own, state_.optimizer_tier, state_.update_elements))
+         list_update_intervals(own, state_.optimizer_tier, state_.update_elements))
       for (const UpdateKindRange& part : update_kind_ranges(
                unit, [&](const TensorSlice& slice) { return kind_of(slice.tensor); },
                interval.begin, interval.end))
@@ -148,8 +148,8 @@ class RankClassesBuilder {
 
 }  // namespace
 
-RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
-                         const StateOptions& state) {
+RankClasses find_rank_classes(const ModelDescription& model, const Partition& partition,
+                              const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
   const bool pads = has_padding(model);
   std::vector<std::vector<RankTraits>> shards;  // by stage

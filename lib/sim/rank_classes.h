@@ -30,8 +30,8 @@ struct RankClasses {
 
 /// Finds the classes of all ranks by arithmetic only: no program is built. The model, the
 /// partition, and the places and the stage in `state` may be those of any rank.
-RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
-                         const StateOptions& state);
+RankClasses find_rank_classes(const ModelDescription& model, const Partition& partition,
+                              const StateOptions& state);
 
 /// Makes the world of all ranks: `programs[c]` is the program of a rank of class c.
 World world_of(const RankClasses& classes, std::span<const Program* const> programs,

@@ -23,7 +23,7 @@ double executed_flops(const ModelDescription& model) {
   for (const LayerGraph& graph : model.graphs) {
     double sum = 0;
     for (const auto* list : {&graph.forward, &graph.backward})
-      for (const Op& op : *list) sum += flops(graph, op);
+      for (const Op& op : *list) sum += op_flops(graph, op);
     flops_of_graph.push_back(sum);
   }
   double sum = 0;
@@ -38,7 +38,8 @@ double recomputed_flops_per_token(const Config& config, const ModelConfig& model
   if (config.recompute.policy == RecomputeLevel::kNone) return 0;
   Config keeps = config;
   keeps.recompute = {};
-  const double more = executed_flops(trained) - executed_flops(training_model(keeps, model, 0));
+  const double more =
+      executed_flops(trained) - executed_flops(build_training_model(keeps, model, 0));
   return std::max(more, 0.0) * static_cast<double>(config.parallel.tensor) /
          static_cast<double>(trained.batch.tokens());
 }

@@ -71,7 +71,7 @@ std::string_view work_name(WorkKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-std::vector<LaneBars> lane_bars(const RankTimeline& rank, Picoseconds pixel) {
+std::vector<LaneBars> make_lane_bars(const RankTimeline& rank, Picoseconds pixel) {
   std::map<Lane, LaneBars> lanes;
   std::map<Lane, BarMerger> mergers;
   for (const TimelineInstr& one : rank.instrs) {
@@ -89,21 +89,21 @@ std::vector<LaneBars> lane_bars(const RankTimeline& rank, Picoseconds pixel) {
   return all;
 }
 
-StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
-                     size_t max_count) {
+StepLanes make_step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
+                          size_t max_count) {
   for (int64_t pixels = 4000;; pixels /= 2) {
     StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
     size_t bars = 0;
     for (const RankTimeline* rank : ranks) {
-      lanes.ranks.push_back(lane_bars(*rank, lanes.pixel));
+      lanes.ranks.push_back(make_lane_bars(*rank, lanes.pixel));
       for (const LaneBars& lane : lanes.ranks.back()) bars += lane.bars.size();
     }
     if (bars <= max_count || pixels <= 1) return lanes;
   }
 }
 
-std::vector<MemorySample> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
-                                           size_t max_count) {
+std::vector<MemorySample> sample_step_memory(const RankTimeline& rank, Tier tier, Picoseconds end,
+                                             size_t max_count) {
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);
   const auto parts = static_cast<Picoseconds>(max_count);
@@ -123,7 +123,7 @@ std::vector<MemorySample> memory_over_step(const RankTimeline& rank, Tier tier, 
   for (size_t at = 0; at < program.instrs.size(); ++at) {
     if (const Picoseconds in = std::min(begins[at], end - 1) / width; in > part) next_part(in);
     now = history[at];
-    if (sum_of(now) > sum_of(peak.bytes)) peak.bytes = now;
+    if (sum_categories(now) > sum_categories(peak.bytes)) peak.bytes = now;
   }
   next_part(part + 1);
   return points;

@@ -42,20 +42,20 @@ struct LaneBars {
 /// `pixel` are merged with equally short neighbors less than a pixel away, until a pixel is full.
 /// So a lane has at most three bars per pixel, plus one. Instructions that take no time are left
 /// out.
-std::vector<LaneBars> lane_bars(const RankTimeline& rank, Picoseconds pixel);
+std::vector<LaneBars> make_lane_bars(const RankTimeline& rank, Picoseconds pixel);
 
 /// StepLanes holds the lanes of several ranks, drawn at the same scale.
 struct StepLanes {
   Picoseconds pixel = 1;
-  /// Lanes by rank, in the order of the argument of step_lanes().
+  /// Lanes by rank, in the order of the argument of make_step_lanes().
   std::vector<std::vector<LaneBars>> ranks;
 };
 
 /// Draws the lanes at the finest scale of 4,000, 2,000, 1,000, ... pixels per step at which all
 /// lanes together have at most `max_count` bars. At the coarsest scale, 1 pixel per step, they
 /// may have more.
-StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
-                     size_t max_count);
+StepLanes make_step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
+                          size_t max_count);
 
 /// MemorySample holds the bytes of a tier's arenas that are in use from this point until the next
 /// one.
@@ -67,7 +67,7 @@ struct MemorySample {
 /// Lists the bytes in use in the arenas of a rank's tier during a step that ends at `end`, timed by
 /// its compute instructions. The step is cut into `max_count` parts of equal length; the list has
 /// the peak of each part that differs from the part before it.
-std::vector<MemorySample> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
-                                           size_t max_count);
+std::vector<MemorySample> sample_step_memory(const RankTimeline& rank, Tier tier, Picoseconds end,
+                                             size_t max_count);
 
 }  // namespace ftrun

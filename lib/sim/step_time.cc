@@ -63,8 +63,9 @@ StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picos
     if (is_layer_work(traits.kind)) time.layer_seconds += busy(traits.kind);
     if (is_update_work(traits.kind)) time.update_seconds += busy(traits.kind);
   }
-  const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
-  time.other_seconds = seconds_of(all) - time.layer_seconds - time.update_seconds;
+  const Picoseconds total_busy =
+      std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
+  time.other_seconds = seconds_of(total_busy) - time.layer_seconds - time.update_seconds;
   time.collective_wait_seconds = idle(WaitCause::kGroup);
   time.pipeline_wait_seconds = idle(WaitCause::kStages);
   time.copy_wait_seconds = idle(WaitCause::kCopies);
@@ -77,13 +78,13 @@ StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picos
 /// rank.
 class TimelineRecorder {
  public:
-  TimelineRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow,
+  TimelineRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow_ranks,
                    const World& world, StepTimeline& timeline)
       : world_(world), timeline_(timeline), timeline_index_(world.ranks.size(), -1) {
     for (size_t r = 0; r < world.ranks.size(); ++r) {
       const int number = world.ranks[r].number;
       if (classes.lowest_ranks[static_cast<size_t>(classes.class_of(number))] != number &&
-          slow_factor_of(slow, number) == 1)
+          slow_factor_of(slow_ranks, number) == 1)
         continue;
       timeline_index_[r] = static_cast<int32_t>(timeline.ranks.size());
       timeline.ranks.push_back({.rank = number, .program = &world.program_of(r)});
@@ -130,12 +131,12 @@ LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, b
     (crosses[static_cast<size_t>(row.group)] ? sum.inter_node : sum.intra_node) += row.bytes;
   for (const Instr& instr : program.instrs) add_copied_bytes(program, instr, has_gpus, sum);
   const DiskTraffic disk = disk_traffic(program);
-  sum.disk_read = disk.read;
-  sum.disk_written = disk.written;
+  sum.disk_read = disk.bytes_read;
+  sum.disk_written = disk.bytes_written;
   return sum;
 }
 
-void take_maxima(const LinkBytes& one, LinkBytes& largest) {
+void raise_to_maxima(const LinkBytes& one, LinkBytes& largest) {
   for (int64_t LinkBytes::*link :
        {&LinkBytes::intra_node, &LinkBytes::inter_node, &LinkBytes::to_host, &LinkBytes::from_host,
         &LinkBytes::disk_read, &LinkBytes::disk_written})
@@ -162,8 +163,8 @@ constexpr size_t kPartColumns = 26;
 /// node share its cores.
 constexpr int kMaxCpuRanks = 512;
 
-void refuse_other_device(const RankClassPlans& all, const Machine& machine) {
-  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
+void require_same_device(const RankClassPlans& class_plans, const Machine& machine) {
+  const bool on_gpus = class_plans.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
               cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", but the machine ",
@@ -173,8 +174,8 @@ void refuse_other_device(const RankClassPlans& all, const Machine& machine) {
 }
 
 int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
-  const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
-  if (machine.has_gpus && here > machine.devices)
+  const int64_t ranks = classes.ranks(), ranks_per_node = divide_up(ranks, nodes);
+  if (machine.has_gpus && ranks_per_node > machine.devices)
     throw Error(ExitCode::kUsage,
                 cat(ranks, " ranks do not fit on ", count_text(nodes, "node"), " of ",
                     machine.devices, " GPUs (", machine.name, "): each rank needs its own GPU"),
@@ -183,7 +184,7 @@ int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, i
     throw Error(ExitCode::kUsage,
                 cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMaxCpuRanks),
                 "plan fewer ranks, or plan for a machine with GPUs");
-  return static_cast<int>(here);
+  return static_cast<int>(ranks_per_node);
 }
 
 /// Returns the floating-point operations per second that all ranks of a node together reach in
@@ -225,32 +226,34 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 }
 
 /// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
-RankKinds assign_rank_kinds(const RankClassPlans& all, const Machine& machine, int ranks_here,
-                            const std::vector<SlowRank>& slow, World& world) {
+RankKinds assign_rank_kinds(const RankClassPlans& class_plans, const Machine& machine,
+                            int ranks_per_node, const std::vector<SlowRank>& slow_ranks,
+                            World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   run_in_parallel(schedules.size(),
-                  [&](size_t p) { schedules[p] = lane_schedule(*world.programs[p]); });
+                  [&](size_t p) { schedules[p] = make_lane_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
-    return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
+    return world.ranks[static_cast<size_t>(rank)].number / ranks_per_node;
   };
-  std::vector<int> of_group;
-  for (const World::Group& group : world.groups) of_group.push_back(fewest_on_node(group, node_of));
+  std::vector<int> fewest_on_node_of_group;
+  for (const World::Group& group : world.groups)
+    fewest_on_node_of_group.push_back(fewest_on_node(group, node_of));
   for (World::Rank& rank : world.ranks) {
-    const ProgramPlan& train = all.plan(rank.program).train;
+    const ProgramPlan& train = class_plans.plan(rank.program).train;
     std::vector<int> ranks_on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
       ranks_on_node.push_back(rank.groups[g] == World::kNotMember
                                   ? train.program.groups[g].members.size()
-                                  : of_group[static_cast<size_t>(rank.groups[g])]);
-    const double slow_factor = slow_factor_of(slow, rank.number);
+                                  : fewest_on_node_of_group[static_cast<size_t>(rank.groups[g])]);
+    const double slow_factor = slow_factor_of(slow_ranks, rank.number);
     const auto [known, added] = numbers.try_emplace({rank.program, ranks_on_node, slow_factor},
                                                     static_cast<int32_t>(kinds.programs.size()));
     if (added) {
       kinds.programs.push_back(&train.program);
       kinds.crosses.push_back(crossing_groups(train.program, ranks_on_node));
-      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, ranks_on_node,
+      kinds.costs.emplace_back(machine, ranks_per_node, train.program, train.model, ranks_on_node,
                                slow_factor);
       kinds.schedules.push_back(schedules[static_cast<size_t>(rank.program)]);
     }
@@ -262,7 +265,7 @@ RankKinds assign_rank_kinds(const RankClassPlans& all, const Machine& machine, i
 
 }  // namespace
 
-std::vector<StepPart> parts_of(const StepTime& time) {
+std::vector<StepPart> list_step_parts(const StepTime& time) {
   return {{step_parts::kLayers.name, time.layer_seconds},
           {step_parts::kUpdate.name, time.update_seconds},
           {step_parts::kOther.name, time.other_seconds},
@@ -272,34 +275,36 @@ std::vector<StepPart> parts_of(const StepTime& time) {
           {step_parts::kDisk.name, time.idle_by_lane.disk_seconds}};
 }
 
-StepTime predict_step(const RankClassPlans& all, const Machine& machine,
+StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
                       const RunConditions& conditions, StepTimeline* timeline) {
-  refuse_other_device(all, machine);
-  const RankClasses& classes = all.classes();
-  check_slow_ranks_exist(conditions.slow, classes.ranks());
-  const int ranks_here = checked_ranks_per_node(classes, machine, conditions.nodes);
-  const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
+  require_same_device(class_plans, machine);
+  const RankClasses& classes = class_plans.classes();
+  check_slow_ranks_exist(conditions.slow_ranks, classes.ranks());
+  const int ranks_per_node = checked_ranks_per_node(classes, machine, conditions.nodes);
+  const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_per_node);
   if (!machine.has_gpus && conditions.threads > 0 && conditions.threads != rates.threads)
-    throw Error(
-        ExitCode::kUsage,
-        cat("threads is ", conditions.threads, ", but the machine ", machine.name,
-            " was measured with ", rates.threads, " per rank for ", count_text(ranks_here, "rank")),
-        "remove threads");
+    throw Error(ExitCode::kUsage,
+                cat("threads is ", conditions.threads, ", but the machine ", machine.name,
+                    " was measured with ", rates.threads, " per rank for ",
+                    count_text(ranks_per_node, "rank")),
+                "remove threads");
   std::vector<const Program*> programs;
-  for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
-  World world = world_of(classes, programs, all.plan(0).options.state);
-  RankKinds kinds = assign_rank_kinds(all, machine, ranks_here, conditions.slow, world);
+  for (int32_t c = 0; c < classes.count(); ++c)
+    programs.push_back(&class_plans.plan(c).train.program);
+  World world = world_of(classes, programs, class_plans.plan(0).options.state);
+  RankKinds kinds =
+      assign_rank_kinds(class_plans, machine, ranks_per_node, conditions.slow_ranks, world);
   if (machine.has_gpus) {
     std::vector<int32_t> numbers(kinds.schedules.size());
     std::iota(numbers.begin(), numbers.end(), 0);
-    if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
+    if (std::optional<World> folded = fold_world(world, numbers)) world = std::move(*folded);
   }
   std::optional<TimelineRecorder> recorder;
-  if (timeline != nullptr) recorder.emplace(classes, conditions.slow, world, *timeline);
+  if (timeline != nullptr) recorder.emplace(classes, conditions.slow_ranks, world, *timeline);
   WalkedInstrSink sink;
   if (recorder) sink = [&](const WalkedInstr& step) { recorder->add(step); };
-  const std::vector<RankWalkTimes> times = timed_walk(
-      world, kinds.schedules, {ranks_here, machine.devices},
+  const std::vector<RankWalkTimes> times = run_timed_walk(
+      world, kinds.schedules, {ranks_per_node, machine.devices},
       [&](int32_t program, const Instr& instr) {
         return kinds.costs[static_cast<size_t>(program)].cost_of(instr);
       },
@@ -310,11 +315,11 @@ StepTime predict_step(const RankClassPlans& all, const Machine& machine,
   StepTime time = rank_step_time(times.front(), world.program_of(0), last->end);
   time.stage_wait_seconds = stage_wait_seconds(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
-    take_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),
-                time.link_bytes);
-  time.matmul_flop_rate =
-      node_matmul_flop_rate(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
-      static_cast<double>(conditions.nodes);
+    raise_to_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),
+                    time.link_bytes);
+  time.matmul_flop_rate = node_matmul_flop_rate(machine, rates, ranks_per_node,
+                                                class_plans.plan(0).train.model.dtypes.compute) *
+                          static_cast<double>(conditions.nodes);
   return time;
 }
 
@@ -333,7 +338,7 @@ std::string step_parts_text(const StepTime& time) {
       text += cat("  ", padded, format_number("%10.4g", seconds), " s  ",
                   format_number("%5.1f", 100 * seconds / time.seconds), " %\n");
   };
-  for (const auto& [name, seconds] : parts_of(time)) {
+  for (const auto& [name, seconds] : list_step_parts(time)) {
     add(name, seconds);
     if (std::string_view(name) == step_parts::kCollectives.name)
       for (const GroupIdle& wait : time.idle_by_lane.groups)

@@ -76,7 +76,7 @@ using StepPart = std::pair<const char*, double>;
 
 /// Lists the parts of a rank's step, in seconds, including parts that take no time. For the rest of
 /// the step the rank waits until other ranks end.
-std::vector<StepPart> parts_of(const StepTime& time);
+std::vector<StepPart> list_step_parts(const StepTime& time);
 
 /// TimelineInstr is an instruction of a predicted or measured step, with its times.
 struct TimelineInstr {
@@ -109,7 +109,7 @@ struct StepTimeline {
 struct RunConditions {
   int64_t nodes = 1;
   int64_t threads = 0;
-  std::vector<SlowRank> slow = {};
+  std::vector<SlowRank> slow_ranks = {};
 };
 
 /// Predicts the time of a training step on a machine. It walks the programs of all ranks; each
@@ -118,7 +118,7 @@ struct RunConditions {
 /// assumes that the batch is loaded already, and that each sequence is full and holds one document.
 /// Fills `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or
 /// lacks a rate that the run needs, or if a slow rank is not a rank of the run.
-StepTime predict_step(const RankClassPlans& all, const Machine& machine,
+StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
                       const RunConditions& conditions, StepTimeline* timeline = nullptr);
 
 /// Returns the lines that follow the first line of a prediction: one line for each part, and the

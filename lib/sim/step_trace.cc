@@ -28,8 +28,8 @@ void add_instr_events(TraceEvents& events, int64_t process, const std::string& n
     events.add({.name = instr_label(instr),
                 .process = process,
                 .thread = lane,
-                .begin = one.begin,
-                .end = one.end,
+                .begin_picoseconds = one.begin,
+                .end_picoseconds = one.end,
                 .bytes = total_bytes(instr.reads) + total_bytes(instr.writes)});
   }
 }

@@ -14,12 +14,12 @@ __extension__ using Wide = __int128;
 
 /// Returns time * by / over, rounded down. The product is computed in 128 bits, because it may
 /// exceed 64 bits.
-Picoseconds scaled_down(Picoseconds time, int64_t by, int64_t over) {
+Picoseconds scale_down(Picoseconds time, int64_t by, int64_t over) {
   if (by == over) return time;  // the 128-bit division is slow and usually not needed
   return static_cast<Picoseconds>(Wide{time} * by / over);
 }
 /// Returns time * by / over, rounded up.
-Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
+Picoseconds scale_up(Picoseconds time, int64_t by, int64_t over) {
   if (by == over) return time;
   return static_cast<Picoseconds>((Wide{time} * by + over - 1) / over);
 }
@@ -47,7 +47,7 @@ class TimedWalk {
 
   std::vector<RankWalkTimes> run() {
     walk_.begin();
-    start_new();
+    start_ready_instrs();
     while (!running_.empty())
       if (const std::optional<size_t> ended = advance_to_next_event()) finish(*ended);
     const std::string fault = walk_.fault_text();
@@ -59,7 +59,7 @@ class TimedWalk {
   using LaneHead = Walk::LaneHead;
   /// TimedInstr is an instruction that runs or waits for cores. Entry i is that of
   /// walk_.ready()[i], because both lists change as ready() promises. Its remaining time is in
-  /// left_.
+  /// remaining_.
   struct TimedInstr {
     int busy_cores = 0;
     bool on_compute = false;
@@ -78,7 +78,7 @@ class TimedWalk {
     /// The lane runs an instruction on them. If it runs none, it loses them as time goes on.
     bool in_use = false;
     /// The time after which the lane is interrupted if other ranks wait for cores.
-    Picoseconds slice_left = 0;
+    Picoseconds slice_remaining = 0;
   };
 
   /// Node holds the cores of a node.
@@ -126,7 +126,7 @@ class TimedWalk {
     return heaviest;
   }
 
-  void start_new() {
+  void start_ready_instrs() {
     const std::vector<LaneHead>& ready = walk_.ready();
     for (size_t i = running_.size(); i < ready.size(); ++i) start(ready[i]);
   }
@@ -141,7 +141,7 @@ class TimedWalk {
                         .on_compute = on_compute,
                         .kind = instr.kind,
                         .rank = lane_head.rank});
-    left_.push_back(cost.unshared_time);
+    remaining_.push_back(cost.unshared_time);
     if (busy_cores > 0) ++threaded_;
     if (on_compute && busy_cores > 0) {
       CoresOfRank& cores = cores_of(lane_head.rank);
@@ -154,14 +154,14 @@ class TimedWalk {
       const int wanted = std::min(busy_cores, shared_.cores_per_node);
       node.free_cores += std::exchange(cores.count, wanted) - wanted;
     }
-    run_now(running_.size() - 1);
+    begin_running(running_.size() - 1);
   }
 
   CoresOfRank& cores_of(int32_t rank) { return cores_of_[static_cast<size_t>(rank)]; }
   Node& node_at(int32_t rank) { return nodes_[static_cast<size_t>(node_of(rank))]; }
 
   /// Lets an instruction run, which has cores if it needs them.
-  void run_now(size_t which) {
+  void begin_running(size_t which) {
     TimedInstr& step = running_[which];
     step.is_queued = false;
     if (step.begin < 0) {
@@ -203,8 +203,8 @@ class TimedWalk {
         node.queue.pop_front();
         node.free_cores -= wanted;
         node.owners.push_back(rank);
-        cores_of(rank) = {.count = wanted, .in_use = true, .slice_left = slice_};
-        run_now(which);
+        cores_of(rank) = {.count = wanted, .in_use = true, .slice_remaining = slice_};
+        begin_running(which);
         has_started = true;
       }
     }
@@ -218,16 +218,16 @@ class TimedWalk {
       if (!node.queue.empty())
         for (const int32_t rank : node.owners) {
           const CoresOfRank& cores = cores_of_[static_cast<size_t>(rank)];
-          if (cores.in_use) soonest = std::min(soonest, cores.slice_left);
+          if (cores.in_use) soonest = std::min(soonest, cores.slice_remaining);
         }
     return soonest;
   }
 
   /// Makes the time slices shorter by `time`, on nodes where ranks wait for cores.
-  void use_slices(Picoseconds time) {
+  void shorten_slices(Picoseconds time) {
     for (Node& node : nodes_)
       if (!node.queue.empty())
-        for (const int32_t rank : node.owners) cores_of(rank).slice_left -= time;
+        for (const int32_t rank : node.owners) cores_of(rank).slice_remaining -= time;
   }
 
   /// Interrupts the instructions whose time slice is over, on nodes where ranks wait for cores.
@@ -236,7 +236,7 @@ class TimedWalk {
     for (Node& node : nodes_) {
       if (node.queue.empty()) continue;
       for (const int32_t rank : node.owners)
-        if (cores_of(rank).in_use && cores_of(rank).slice_left <= 0) interrupt(node, rank);
+        if (cores_of(rank).in_use && cores_of(rank).slice_remaining <= 0) interrupt(node, rank);
     }
   }
 
@@ -256,17 +256,17 @@ class TimedWalk {
     if (lane == Lane::kCompute) return;  // it waited only for cores
     const WaitCause cause = wait_cause(world_.program_of(r), lane);
     times_[r].idle_by_cause[static_cast<size_t>(cause)] += idle;
-    charge_lanes(r, instr, static_cast<int32_t>(lane));
+    attribute_idle_time(r, instr, static_cast<int32_t>(lane));
   }
 
   /// Attributes the time in which compute was idle before `instr` to lanes. Follows the chain of
   /// waits backwards from `instr`: the instruction that it waited for, the instruction that that
   /// one waited for, and so on, until the end of the previous compute instruction.
-  void charge_lanes(size_t rank, const Instr& instr, int32_t lane) {
+  void attribute_idle_time(size_t rank, const Instr& instr, int32_t lane) {
     const Picoseconds since = compute_end_[rank];
     const Instr* at = &instr;
     for (Picoseconds until = now_; until > since;) {
-      const InstrInterval* const before = longest_before(rank, *at, until);
+      const InstrInterval* const before = find_delaying_instr(rank, *at, until);
       if (before != nullptr) {
         lane = before->lane;
         at = before->instr;
@@ -282,7 +282,7 @@ class TimedWalk {
   /// Finds the instruction that ended at `end` and that delayed `instr`: it was on another lane and
   /// `instr` waited for it, or it kept the lane of `instr` busy. If there are several, returns the
   /// longest. Returns null if `instr` waited for the other ranks of a collective or transfer.
-  const InstrInterval* longest_before(size_t rank, const Instr& instr, Picoseconds end) const {
+  const InstrInterval* find_delaying_instr(size_t rank, const Instr& instr, Picoseconds end) const {
     const Program& program = world_.program_of(rank);
     const InstrInterval* longest = nullptr;
     for (const InstrInterval& one : intervals_[rank]) {
@@ -301,18 +301,18 @@ class TimedWalk {
   /// Advances all running instructions to the next time when one of them ends, and returns its
   /// index, or when a time slice ends, and returns nothing.
   std::optional<size_t> advance_to_next_event() {
-    if (threaded_ == 0) return next_unshared();
-    EndOfInstr next = next_end();
+    if (threaded_ == 0) return advance_to_next_end();
+    EndOfInstr next = find_next_end();
     // An instruction that follows another one at once keeps its cores, so cores are reassigned only
     // when time goes on.
-    if (next.time > 0 && assign_cores()) next = next_end();
+    if (next.time > 0 && assign_cores()) next = find_next_end();
     const Picoseconds slice = time_to_slice_end(), time = std::min(next.time, slice);
     advance(time);
     for (size_t i = 0; i < running_.size(); ++i)
       if (!running_[i].is_queued)
-        left_[i] = std::max<Picoseconds>(
-            left_[i] - scaled_down(time, shared_.cores_per_node, loads_[i]), 0);
-    use_slices(time);
+        remaining_[i] = std::max<Picoseconds>(
+            remaining_[i] - scale_down(time, shared_.cores_per_node, loads_[i]), 0);
+    shorten_slices(time);
     if (next.time <= slice) return next.which;
     end_slices();
     return std::nullopt;
@@ -325,13 +325,13 @@ class TimedWalk {
   };
 
   /// Finds the running instruction that ends first, and computes the load of each.
-  EndOfInstr next_end() {
+  EndOfInstr find_next_end() {
     EndOfInstr next;
     loads_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       loads_.push_back(instr_load(i));
       if (running_[i].is_queued) continue;
-      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.cores_per_node);
+      const Picoseconds lasts = scale_up(remaining_[i], loads_[i], shared_.cores_per_node);
       if (lasts < next.time) next = {lasts, i};
     }
     return next;
@@ -339,12 +339,12 @@ class TimedWalk {
 
   /// Advances to the next end of an instruction if no running instruction shares a core, as on
   /// GPUs, so that none is slowed down. Returns its index.
-  size_t next_unshared() {
-    const auto first = std::min_element(left_.begin(), left_.end());
-    const auto which = static_cast<size_t>(first - left_.begin());
+  size_t advance_to_next_end() {
+    const auto first = std::min_element(remaining_.begin(), remaining_.end());
+    const auto which = static_cast<size_t>(first - remaining_.begin());
     const Picoseconds soonest = *first;
     advance(soonest);
-    for (Picoseconds& left : left_) left -= soonest;
+    for (Picoseconds& remaining : remaining_) remaining -= soonest;
     return which;
   }
 
@@ -378,11 +378,11 @@ class TimedWalk {
     }
     running_[which] = running_.back();
     running_.pop_back();
-    left_[which] = left_.back();
-    left_.pop_back();
+    remaining_[which] = remaining_.back();
+    remaining_.pop_back();
     if (done.busy_cores > 0) --threaded_;
     walk_.finish(which);
-    start_new();
+    start_ready_instrs();
   }
 
   const World& world_;
@@ -393,7 +393,7 @@ class TimedWalk {
   std::vector<RankWalkTimes> times_;
   std::vector<TimedInstr> running_;
   /// The time that each running instruction still takes if nothing slows it down.
-  std::vector<Picoseconds> left_;
+  std::vector<Picoseconds> remaining_;
   /// The number of running instructions that keep cores busy.
   int64_t threaded_ = 0;
   std::vector<Node> nodes_;
@@ -418,10 +418,9 @@ WaitCause wait_cause(const Program& program, Lane lane) {
   return is_between_stages(program, lane) ? WaitCause::kStages : WaitCause::kGroup;
 }
 
-std::vector<RankWalkTimes> timed_walk(const World& world, std::span<const LaneSchedule> schedules,
-                                      const SharedCores& shared,
-                                      const std::function<InstrCost(int32_t, const Instr&)>& cost,
-                                      const WalkedInstrSink& sink) {
+std::vector<RankWalkTimes> run_timed_walk(
+    const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
+    const std::function<InstrCost(int32_t, const Instr&)>& cost, const WalkedInstrSink& sink) {
   return TimedWalk(world, schedules, shared, cost, sink).run();
 }
 

@@ -62,7 +62,7 @@ using WalkedInstrSink = std::function<void(const WalkedInstr&)>;
 /// begins when its lane is free and its waits are done; a collective or transfer begins when the
 /// last of its ranks has reached it. Returns the times of world.ranks. `cost` returns the cost of
 /// each instruction of a program. Throws Error(kBug) if ranks wait forever.
-std::vector<RankWalkTimes> timed_walk(
+std::vector<RankWalkTimes> run_timed_walk(
     const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
     const WalkedInstrSink& sink = nullptr);

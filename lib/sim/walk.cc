@@ -112,7 +112,7 @@ void mark_used(LaneSchedule& schedule) {
 
 }  // namespace
 
-LaneSchedule lane_schedule(const Program& program) {
+LaneSchedule make_lane_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
   // The number of entries of its lane that are done once an instruction is done.
@@ -138,18 +138,18 @@ LaneSchedule lane_schedule(const Program& program) {
 
 namespace {
 
-/// Returns the lane in a collective_schedule() for a lane of the program: lane 0 for all
-/// collectives; for a link, its own lane.
+/// Returns the lane in the result of make_collective_schedule() for a lane of the program: lane 0
+/// for all collectives; for a link, its own lane.
 size_t schedule_lane(const Program& program, size_t lane) {
   return is_link(program, static_cast<Lane>(lane)) ? lane : 0;
 }
 
 }  // namespace
 
-LaneSchedule collective_schedule(const Program& program) {
+LaneSchedule make_collective_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
-  const LaneClocks known = vector_clocks(program);
+  const LaneClocks clocks = compute_vector_clocks(program);
   // The instructions of each lane of the schedule, in ascending order.
   std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -159,7 +159,7 @@ LaneSchedule collective_schedule(const Program& program) {
     LaneClock done = initial_lane_clock(program);
     for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < done.size(); ++lane) {
       InstrId& latest = done[schedule_lane(program, lane)];
-      latest = std::max(latest, known[i][lane]);
+      latest = std::max(latest, clocks[i][lane]);
     }
     LaneSchedule::Entry entry{.instr = static_cast<InstrId>(i),
                               .group = instr.group(),
@@ -312,7 +312,7 @@ void Walk::advance_lanes(int32_t number) {
 void Walk::arrive(LaneHead lane_head) {
   const LaneSchedule::Entry& now = entry(lane_head);
   if (now.if_finite && !at(lane_head.rank).decided)
-    return set_fault(cat("rank ", number(lane_head), ": ", instr_text(lane_head),
+    return set_fault(cat("rank ", rank_number(lane_head), ": ", instr_text(lane_head),
                          " starts before the decision"));
   if (now.group != kNoGroup && runs_in_step(now)) return join_collective(lane_head, now.group);
   ready_.push_back(lane_head);
@@ -321,7 +321,7 @@ void Walk::arrive(LaneHead lane_head) {
 void Walk::join_collective(LaneHead lane_head, GroupId id) {
   const int32_t group = world_.group_of(static_cast<size_t>(lane_head.rank), id);
   if (group == World::kNotMember)
-    return set_fault(cat("rank ", number(lane_head), " ", activity_text(lane_head),
+    return set_fault(cat("rank ", rank_number(lane_head), " ", activity_text(lane_head),
                          ", but is not a member of the group"));
   PendingCollective& pending = collectives_[static_cast<size_t>(group)];
   if (pending.arrived == 0)
@@ -375,7 +375,7 @@ void Walk::set_fault(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-int Walk::number(LaneHead lane_head) const {
+int Walk::rank_number(LaneHead lane_head) const {
   return world_.ranks[static_cast<size_t>(lane_head.rank)].number;
 }
 
@@ -420,8 +420,8 @@ std::string Walk::mismatch_text(LaneHead one, LaneHead other) const {
       std::count_if(instrs.begin(), instrs.begin() + entry(one).instr, [&](const Instr& earlier) {
         return earlier.communicates() && earlier.is_transfer() == transfer;
       });
-  return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ",
-             activity_text(one), ", rank ", number(other), " ", activity_text(other));
+  return cat(transfer ? "transfer " : "collective ", before, ": rank ", rank_number(one), " ",
+             activity_text(one), ", rank ", rank_number(other), " ", activity_text(other));
 }
 
 /// Finds the first member that has not reached the collective at which a rank waits.
@@ -481,13 +481,13 @@ std::string Walk::deadlock_text() const {
     while (!has_arrived(*lane_head)) {
       lane_head = blocking_lane(*lane_head);
       if (lane_head->rank == round.rank && lane_head->lane == round.lane && !has_arrived(round))
-        return cat("rank ", number(round), " ", activity_text(round));
+        return cat("rank ", rank_number(round), " ", activity_text(round));
     }
     waits = lane_head;
   }
   const LaneHead other = missing_member(*waits);
-  return cat("rank ", number(*waits), " ", activity_text(*waits), " and waits for rank ",
-             number(other), ", which ", activity_text(other));
+  return cat("rank ", rank_number(*waits), " ", activity_text(*waits), " and waits for rank ",
+             rank_number(other), ", which ", activity_text(other));
 }
 
 std::string Walk::fault_text() const {
@@ -532,10 +532,10 @@ std::string walk_collectives(const World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   std::vector<LaneSchedule> runs(world.programs.size());
   run_in_parallel(world.programs.size(), [&](size_t p) {
-    schedules[p] = collective_schedule(*world.programs[p]);
+    schedules[p] = make_collective_schedule(*world.programs[p]);
     runs[p] = join_collectives(schedules[p]);
   });
-  const std::optional<World> folded = folded_world(world, number_equal_schedules(runs));
+  const std::optional<World> folded = fold_world(world, number_equal_schedules(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
   // The walk over folded ranks and joined collectives found a fault, which may be caused by the
   // joining. The walk over all ranks and separate collectives decides, and describes the fault.

@@ -42,19 +42,19 @@ struct LaneSchedule {
 };
 
 /// Makes the schedule of all instructions of a program, on their lanes.
-LaneSchedule lane_schedule(const Program& program);
+LaneSchedule make_lane_schedule(const Program& program);
 
 /// Makes the schedule of a program's communication: all collectives on one lane, in the order of
 /// the list, and transfers on the lanes of their links, with all that must be done before. If all
 /// ranks reach the end of these schedules, no order that the waits allow can hang, and collectives
 /// can be launched in one order everywhere: waits point backwards in the list, so the first entry
 /// of this walk that has not run always can.
-LaneSchedule collective_schedule(const Program& program);
+LaneSchedule make_collective_schedule(const Program& program);
 
-/// Joins collectives of a collective_schedule() that follow each other in one group into one entry,
-/// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
-/// the joined schedules, they also do without joining; if they do not, the cause may be
-/// the joining.
+/// Joins collectives of a make_collective_schedule() that follow each other in one group into one
+/// entry, except those that transfers wait for or that wait for transfers. If all ranks reach the
+/// end of the joined schedules, they also do without joining; if they do not, the cause may be the
+/// joining.
 LaneSchedule join_collectives(const LaneSchedule& collectives);
 
 /// Walk advances all ranks along their schedules. An instruction may run when everything that it
@@ -80,7 +80,7 @@ class Walk {
   void begin(bool finite = true);
   /// Lists the lane heads whose instructions may run now. finish() moves the last one to the
   /// position of the one that is done, and appends those that may run from then on. All others keep
-  /// their positions: timed_walk() has a list parallel to this one, in the same order.
+  /// their positions: run_timed_walk() has a list parallel to this one, in the same order.
   const std::vector<LaneHead>& ready() const { return ready_; }
   const Instr& instr(LaneHead lane_head) const;
   /// Returns whether the lane head's instruction runs; false if it runs only in finite steps and
@@ -167,7 +167,7 @@ class Walk {
   LaneHead missing_member(LaneHead lane_head) const;
   LaneHead blocking_lane(LaneHead lane_head) const;
   void set_fault(const std::string& fault);
-  int number(LaneHead lane_head) const;
+  int rank_number(LaneHead lane_head) const;
   std::string instr_text(LaneHead lane_head) const;
   std::string group_name(LaneHead lane_head) const;
   std::string collective_text(LaneHead lane_head) const;

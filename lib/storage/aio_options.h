@@ -13,7 +13,7 @@ namespace ftrun {
 inline constexpr int64_t kSwapAlignment = 4096;
 
 /// Rounds `bytes` up to whole sectors; each range in a swap file begins on a sector.
-constexpr int64_t swap_align(int64_t bytes) {
+constexpr int64_t round_up_to_sector(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
 

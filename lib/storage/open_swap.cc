@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, const char* action, int status) {
+[[noreturn]] void throw_swap_error(const std::string& path, const char* action, int status) {
   throw Error(ExitCode::kEnvironment, cat(path, ": ", action, " failed: ", errno_text(-status)),
               swap_folder_remedy());
 }
@@ -28,7 +28,7 @@ void check_options(const SwapOptions& options) {
 
 void make_folder(const std::string& folder, StorageSystem& system) {
   const int status = system.make_folder(folder);
-  if (status < 0) refuse(cat("nvme_path ", folder), "making the folder", status);
+  if (status < 0) throw_swap_error(cat("nvme_path ", folder), "making the folder", status);
   // A missing folder may mean that the disk is not mounted, so the notice names the file system to
   // which the bytes will be written.
   if (status > 0)
@@ -48,13 +48,13 @@ OwnedFd open_nameless(const std::string& path, StorageSystem& system) {
     // A process of the same run and rank was killed after it made the file and before it removed
     // the name.
     if (const int status = system.remove(path); status < 0)
-      refuse(path, "removing an old swap file", status);
+      throw_swap_error(path, "removing an old swap file", status);
     fd = system.open_new(path);
   }
-  if (fd < 0) refuse(path, "making the swap file", fd);
+  if (fd < 0) throw_swap_error(path, "making the swap file", fd);
   OwnedFd file(fd);
   if (const int status = system.remove(path); status < 0)
-    refuse(path, "unlinking the swap file", status);
+    throw_swap_error(path, "unlinking the swap file", status);
   return file;
 }
 
@@ -66,26 +66,27 @@ std::string reserve_remedy(int status) {
   return swap_folder_remedy();
 }
 
-void reserve(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
-  const int64_t wanted = swap_align(options.bytes);
+void reserve_space(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
+  const int64_t bytes = round_up_to_sector(options.bytes);
   const int64_t free = system.free_bytes(options.folder);
-  const int status = wanted > free ? -ENOSPC : system.reserve(swap.fd.get(), wanted);
+  const int status = bytes > free ? -ENOSPC : system.reserve(swap.fd.get(), bytes);
   if (status == 0) return;
   throw Error(ExitCode::kEnvironment,
               cat(swap.path, ": reserving space failed: ", errno_text(-status), " (",
-                  human_bytes(wanted), " wanted, ", human_bytes(free), " free)"),
+                  human_bytes(bytes), " wanted, ", human_bytes(free), " free)"),
               reserve_remedy(status));
 }
 
-bool open_direct(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
+bool try_direct_io(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
   const int status = system.use_direct(swap.fd.get());
   if (status == 0) return true;
-  if (status != -EINVAL && status != -EOPNOTSUPP) refuse(swap.path, "a first write", status);
+  if (status != -EINVAL && status != -EOPNOTSUPP)
+    throw_swap_error(swap.path, "a first write", status);
   log_notice(cat("nvme_path ", options.folder, ": its file system refuses direct I/O (",
                  errno_text(-status),
                  "): reads and writes go through the page cache, which takes memory and time"));
   if (const int back = system.use_page_cache(swap.fd.get()); back < 0)
-    refuse(swap.path, "turning direct I/O off", back);
+    throw_swap_error(swap.path, "turning direct I/O off", back);
   return false;
 }
 
@@ -110,8 +111,8 @@ OpenSwapFile open_swap(const SwapOptions& options, StorageSystem& system) {
   OpenSwapFile swap;
   swap.path = cat(options.folder, "/ftrun-", options.name, ".swap");
   swap.fd = open_nameless(swap.path, system);
-  reserve(swap, options, system);
-  swap.is_direct = open_direct(swap, options, system);
+  reserve_space(swap, options, system);
+  swap.is_direct = try_direct_io(swap, options, system);
   open_queue(swap, options.aio, system);
   return swap;
 }

@@ -15,7 +15,7 @@ bool is_transient(int error_number) {
   return error_number == EAGAIN || error_number == EBUSY || error_number == EINTR;
 }
 
-[[noreturn]] void ring_error(int error_number) {
+[[noreturn]] void throw_ring_error(int error_number) {
   throw Error(ExitCode::kEnvironment,
               cat("io_uring failed in the middle of the run: ", errno_text(error_number)),
               "look for the cause in the kernel's log (dmesg)");
@@ -42,7 +42,7 @@ class RingQueue : public BlockQueue {
 
   void submit(std::span<const IoBlock> blocks) override {
     for (const IoBlock& block : blocks) {
-      prepare(block);
+      prepare_entry(block);
       if (single_submit_) submit_prepared();
     }
     submit_prepared();
@@ -52,7 +52,7 @@ class RingQueue : public BlockQueue {
     submit_prepared();
     size_t count = collect_results(results);
     if (count == 0 && in_flight_ > 0 && seconds > 0) {
-      wait(seconds);
+      wait_for_result(seconds);
       count = collect_results(results);
     }
     return count;
@@ -60,7 +60,7 @@ class RingQueue : public BlockQueue {
 
 
  private:
-  void prepare(const IoBlock& block) {
+  void prepare_entry(const IoBlock& block) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     require(entry != nullptr, "no more blocks are in flight than the ring is deep");
     const auto bytes = static_cast<unsigned>(block.bytes);
@@ -80,19 +80,19 @@ class RingQueue : public BlockQueue {
   void submit_prepared() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int result = io_uring_submit(&ring_);
-      if (result < 0 && !is_transient(-result)) ring_error(-result);
+      if (result < 0 && !is_transient(-result)) throw_ring_error(-result);
       if (result <= 0 && result != -EINTR) return;
     }
   }
 
-  void wait(double seconds) {
+  void wait_for_result(double seconds) {
     const double whole_seconds = std::floor(std::min(seconds, 1e9));
     __kernel_timespec limit{};
     limit.tv_sec = static_cast<int64_t>(whole_seconds);
     limit.tv_nsec = static_cast<int64_t>((std::min(seconds, 1e9) - whole_seconds) * 1e9);
     io_uring_cqe* entry = nullptr;
     const int result = io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &limit, nullptr);
-    if (result < 0 && result != -ETIME && !is_transient(-result)) ring_error(-result);
+    if (result < 0 && result != -ETIME && !is_transient(-result)) throw_ring_error(-result);
   }
 
   size_t collect_results(std::span<BlockResult> results) {

@@ -10,7 +10,7 @@ size_t first_sector(int64_t offset) {
   return static_cast<size_t>(offset / kSwapAlignment);
 }
 size_t end_sector(int64_t offset, int64_t bytes) {
-  return static_cast<size_t>(swap_align(offset + bytes) / kSwapAlignment);
+  return static_cast<size_t>(round_up_to_sector(offset + bytes) / kSwapAlignment);
 }
 
 }  // namespace
@@ -21,13 +21,13 @@ ShadowMap::ShadowMap(int64_t bytes, int64_t home, int64_t shadow) : home_(home),
   current_.written.resize(end_sector(0, bytes));
 }
 
-void ShadowMap::begin() {
+void ShadowMap::begin_snapshot() {
   require(!has_snapshot_, "one checkpoint at a time is written from the disk tier");
   snapshot_ = current_;
   has_snapshot_ = true;
 }
 
-void ShadowMap::end() {
+void ShadowMap::end_snapshot() {
   has_snapshot_ = false;
 }
 
@@ -47,7 +47,8 @@ int64_t ShadowMap::read_offset(int64_t offset, int64_t bytes) const {
 }
 
 int64_t ShadowMap::snapshot_offset(int64_t offset, int64_t bytes) const {
-  require(has_snapshot_, "snapshot_offset() is called only between begin() and end()");
+  require(has_snapshot_,
+          "snapshot_offset() is called only between begin_snapshot() and end_snapshot()");
   return file_offset(is_in_shadow(snapshot_, offset, bytes), offset);
 }
 

@@ -9,8 +9,8 @@ namespace ftrun {
 /// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
 /// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
-/// Threads: snapshot_offset() may be called from any thread between begin() and end(). All other
-/// functions may be called from one thread at a time.
+/// Threads: snapshot_offset() may be called from any thread between begin_snapshot() and
+/// end_snapshot(). All other functions may be called from one thread at a time.
 class ShadowMap {
  public:
   /// Maps `bytes` bytes with two locations in the file: at offset `home` and at offset `shadow`.
@@ -19,9 +19,9 @@ class ShadowMap {
   ShadowMap() = default;
 
   /// Starts a snapshot: the current bytes stay unchanged, and later writes use the other location.
-  void begin();
+  void begin_snapshot();
   /// Ends the snapshot: later writes overwrite the newest bytes in place.
-  void end();
+  void end_snapshot();
 
   /// Returns the file offset of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.
@@ -29,7 +29,7 @@ class ShadowMap {
   /// Returns the file offset to which the bytes must be written. It becomes the offset of the
   /// newest bytes.
   int64_t write_offset(int64_t offset, int64_t bytes);
-  /// Returns the file offset of the bytes that were the newest when begin() was called.
+  /// Returns the file offset of the bytes that were the newest when begin_snapshot() was called.
   int64_t snapshot_offset(int64_t offset, int64_t bytes) const;
 
  private:

@@ -88,7 +88,7 @@ class MachineStorage : public StorageSystem {
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
     return std::make_unique<ThreadQueue>(fd, depth);
   }
-  double now() override {
+  double now_seconds() override {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration<double>(since).count();
   }

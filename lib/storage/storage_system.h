@@ -33,7 +33,7 @@ class StorageSystem {
   virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
   virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;
   /// Returns the seconds since some fixed moment.
-  virtual double now() = 0;
+  virtual double now_seconds() = 0;
   virtual void sleep(double seconds) = 0;
 };
 

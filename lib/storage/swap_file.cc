@@ -50,7 +50,7 @@ SwapFile::SwapFile(const SwapOptions& options, StorageSystem& system)
       aio_(options.aio),
       slow_seconds_(options.slow_seconds),
       folder_(options.folder),
-      bytes_(swap_align(options.bytes)) {
+      bytes_(round_up_to_sector(options.bytes)) {
   OpenSwapFile opened = open_swap(options, system);
   const auto depth = static_cast<size_t>(aio_.blocks_in_flight());
   slots_.resize(depth);
@@ -73,14 +73,14 @@ int64_t SwapFile::reserved_on_disk() const {
 }
 
 SwapFile::Ticket SwapFile::read(void* data, int64_t bytes, int64_t offset) {
-  return start(static_cast<char*>(data), bytes, offset, false);
+  return start_request(static_cast<char*>(data), bytes, offset, false);
 }
 
 SwapFile::Ticket SwapFile::write(const void* data, int64_t bytes, int64_t offset) {
-  return start(static_cast<char*>(const_cast<void*>(data)), bytes, offset, true);
+  return start_request(static_cast<char*>(const_cast<void*>(data)), bytes, offset, true);
 }
 
-SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool is_write) {
+SwapFile::Ticket SwapFile::start_request(char* data, int64_t bytes, int64_t offset, bool is_write) {
   require(on_sector(data), "memory of a swap request must lie on a multiple of 4096");
   require(on_sector(offset), "a swap request must begin on a multiple of 4096 in the file");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
@@ -96,12 +96,12 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
              .generation = generation,
              .next = kNone};
   ++counters_.requests;
-  if (requests_.size() - free_requests_.size() > 1) ++counters_.overlapped;
+  if (requests_.size() - free_requests_.size() > 1) ++counters_.overlapped_requests;
   if (bytes > 0) {
     (first_waiting_ == kNone ? first_waiting_ : requests_[last_waiting_].next) = index;
     last_waiting_ = index;
   }
-  issue();
+  issue_blocks();
   return {index, generation};
 }
 
@@ -125,7 +125,7 @@ SwapFile::SwapRequest& SwapFile::request_of(Ticket ticket) {
 
 /// Fills the free slots with blocks of waiting requests, and submits them together with the blocks
 /// that batch_ already holds (retries and remainders).
-void SwapFile::issue() {
+void SwapFile::issue_blocks() {
   const bool may_start = aio_.overlap_events || free_slots_.size() == slots_.size();
   while (first_waiting_ != kNone) {
     SwapRequest& request = requests_[first_waiting_];
@@ -144,15 +144,15 @@ void SwapFile::issue() {
 /// Returns the next whole sectors of a request, or its last partial sector, which is copied through
 /// a bounce sector so that no byte beyond the caller's memory is accessed.
 IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
-  BlockInFlight& slot = slots_[free_slots_.back()];
+  BlockInFlight& in_flight = slots_[free_slots_.back()];
   const uint32_t slot_index = free_slots_.back();
   free_slots_.pop_back();
   const int64_t remaining = request.bytes - request.issued;
   char* data = request.data + request.issued;
   int64_t bytes = std::min(aio_.block_size, remaining / kSwapAlignment * kSwapAlignment);
-  slot.payload = bytes;
+  in_flight.payload = bytes;
   if (bytes == 0) {
-    slot.payload = remaining;
+    in_flight.payload = remaining;
     bytes = kSwapAlignment;
     char* sector = bounce_sector(slot_index);
     if (request.is_write) {
@@ -161,83 +161,84 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
     }
     data = sector;
   }
-  slot.block = {data, bytes, request.offset + request.issued, request.is_write, slot_index};
-  slot.request = index;
-  slot.tries = 0;
-  request.issued += slot.payload;
+  in_flight.block = {data, bytes, request.offset + request.issued, request.is_write, slot_index};
+  in_flight.request = index;
+  in_flight.tries = 0;
+  request.issued += in_flight.payload;
   ++request.in_flight;
-  return slot.block;
+  return in_flight.block;
 }
 
 /// Collects the blocks that the kernel has finished, waiting up to `seconds` for the first one, and
 /// issues more blocks.
-void SwapFile::advance(double seconds) {
+void SwapFile::collect_and_issue(double seconds) {
   const size_t count = queue_->reap(results_, seconds);
   for (size_t i = 0; i < count; ++i) handle_result(results_[i]);
-  issue();
+  issue_blocks();
 }
 
 void SwapFile::handle_result(const BlockResult& result) {
-  BlockInFlight& slot = slots_[result.slot];
+  BlockInFlight& in_flight = slots_[result.slot];
   const int64_t moved = result.result;
-  if (moved == slot.block.bytes) return finish_block(slot);
-  if (moved == -EINTR || moved == -EAGAIN) return retry_block(slot, static_cast<int>(-moved));
+  if (moved == in_flight.block.bytes) return finish_block(in_flight);
+  if (moved == -EINTR || moved == -EAGAIN) return retry_block(in_flight, static_cast<int>(-moved));
   if (moved < 0)
-    return fail_block(slot, errno_text(static_cast<int>(-moved)),
+    return fail_block(in_flight, errno_text(static_cast<int>(-moved)),
                       moved == -ENOSPC || moved == -EDQUOT);
-  if (moved == 0 && !slot.block.is_write) return fail_block(slot, "the file ends before it", false);
-  continue_block(slot, moved);
+  if (moved == 0 && !in_flight.block.is_write)
+    return fail_block(in_flight, "the file ends before it", false);
+  continue_block(in_flight, moved);
 }
 
 /// Continues a block of which only a part was moved. The rest begins at the last whole sector,
 /// because direct I/O needs aligned offsets.
-void SwapFile::continue_block(BlockInFlight& slot, int64_t moved) {
+void SwapFile::continue_block(BlockInFlight& in_flight, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
-  if (step == 0) return retry_block(slot, 0);
-  slot.block.data += step;
-  slot.block.offset += step;
-  slot.block.bytes -= step;
-  slot.payload -= step;
-  slot.tries = 0;
-  (slot.block.is_write ? counters_.bytes_written : counters_.bytes_read) += step;
-  batch_.push_back(slot.block);
+  if (step == 0) return retry_block(in_flight, 0);
+  in_flight.block.data += step;
+  in_flight.block.offset += step;
+  in_flight.block.bytes -= step;
+  in_flight.payload -= step;
+  in_flight.tries = 0;
+  (in_flight.block.is_write ? counters_.bytes_written : counters_.bytes_read) += step;
+  batch_.push_back(in_flight.block);
 }
 
-void SwapFile::retry_block(BlockInFlight& slot, int error_number) {
-  if (++slot.tries >= kTries)
-    return fail_block(slot,
+void SwapFile::retry_block(BlockInFlight& in_flight, int error_number) {
+  if (++in_flight.tries >= kTries)
+    return fail_block(in_flight,
                       cat("no progress in ", kTries, " tries",
                           error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
                       false);
-  if (slot.tries > kTriesAtOnce) system_.sleep(kPause);
-  batch_.push_back(slot.block);
+  if (in_flight.tries > kTriesAtOnce) system_.sleep(kPause);
+  batch_.push_back(in_flight.block);
 }
 
-void SwapFile::finish_block(BlockInFlight& slot) {
-  SwapRequest& request = requests_[slot.request];
-  const bool tail = slot.payload < slot.block.bytes;
+void SwapFile::finish_block(BlockInFlight& in_flight) {
+  SwapRequest& request = requests_[in_flight.request];
+  const bool tail = in_flight.payload < in_flight.block.bytes;
   if (tail && !request.is_write)
-    std::memcpy(request.data + (slot.block.offset - request.offset), slot.block.data,
-                static_cast<size_t>(slot.payload));
-  (request.is_write ? counters_.bytes_written : counters_.bytes_read) += slot.payload;
+    std::memcpy(request.data + (in_flight.block.offset - request.offset), in_flight.block.data,
+                static_cast<size_t>(in_flight.payload));
+  (request.is_write ? counters_.bytes_written : counters_.bytes_read) += in_flight.payload;
   --request.in_flight;
-  free_slots_.push_back(slot.block.slot);
+  free_slots_.push_back(in_flight.block.slot);
 }
 
-void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full) {
-  SwapRequest& request = requests_[slot.request];
+void SwapFile::fail_block(BlockInFlight& in_flight, const std::string& reason, bool disk_full) {
+  SwapRequest& request = requests_[in_flight.request];
   if (request.failure.empty()) {
-    const std::string wanted = human_bytes(slot.payload);
-    request.failure = cat(path_, ": ", request.is_write ? "write" : "read", " of ", wanted,
-                          " at offset ", slot.block.offset, " failed: ", reason);
+    const std::string size_text = human_bytes(in_flight.payload);
+    request.failure = cat(path_, ": ", request.is_write ? "write" : "read", " of ", size_text,
+                          " at offset ", in_flight.block.offset, " failed: ", reason);
     if (disk_full)
       request.failure +=
-          cat(" (", wanted, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
+          cat(" (", size_text, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
     request.disk_full = disk_full;
   }
   request.issued = request.bytes;  // no further block of the request is started
   --request.in_flight;
-  free_slots_.push_back(slot.block.slot);
+  free_slots_.push_back(in_flight.block.slot);
 }
 
 void SwapFile::read_synchronously(void* data, int64_t bytes, int64_t offset) const {
@@ -264,7 +265,7 @@ void SwapFile::wait(Ticket ticket) {
   block_until_finished(request);
   const bool disk_full = request.disk_full;
   const std::string failure = std::move(request.failure);
-  release(request, ticket.index);
+  release_request(request, ticket.index);
   if (!failure.empty())
     throw Error(ExitCode::kEnvironment, failure,
                 disk_full
@@ -275,12 +276,12 @@ void SwapFile::wait(Ticket ticket) {
 
 void SwapFile::block_until_finished(const SwapRequest& request) {
   if (request.is_finished()) return;
-  const double start = system_.now();
+  const double start = system_.now_seconds();
   const int64_t before = counters_.bytes_read + counters_.bytes_written;
   double waited = 0;
   while (!request.is_finished()) {
-    advance(reported_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
-    waited = system_.now() - start;
+    collect_and_issue(reported_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
+    waited = system_.now_seconds() - start;
     if (!reported_slow_ && waited >= slow_seconds_)
       report_slow(waited, counters_.bytes_read + counters_.bytes_written - before);
   }
@@ -294,7 +295,7 @@ void SwapFile::report_slow(double waited, int64_t moved) {
                  human_bytes(moved), " moved in it (", human_bytes(rate), "/s)"));
 }
 
-void SwapFile::release(SwapRequest& request, uint32_t index) {
+void SwapFile::release_request(SwapRequest& request, uint32_t index) {
   request.is_open = false;
   ++request.generation;
   free_requests_.push_back(index);

@@ -31,7 +31,7 @@ struct SwapCounters {
   /// The number of requests, and the number of requests that were started while an earlier one was
   /// not waited for yet.
   int64_t requests = 0;
-  int64_t overlapped = 0;
+  int64_t overlapped_requests = 0;
   /// Seconds spent inside wait().
   double wait_seconds = 0;
 };
@@ -119,22 +119,22 @@ class SwapFile {
   };
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  Ticket start(char* data, int64_t bytes, int64_t offset, bool is_write);
+  Ticket start_request(char* data, int64_t bytes, int64_t offset, bool is_write);
   uint32_t acquire_request();
   SwapRequest& request_of(Ticket ticket);
-  void issue();
+  void issue_blocks();
   IoBlock next_block(SwapRequest& request, uint32_t index);
   char* bounce_sector(uint32_t slot) const {
     return bounce_.get() + int64_t{slot} * kSwapAlignment;
   }
-  void advance(double seconds);
+  void collect_and_issue(double seconds);
   void handle_result(const BlockResult& result);
-  void continue_block(BlockInFlight& slot, int64_t moved);
-  void retry_block(BlockInFlight& slot, int error_number);
-  void finish_block(BlockInFlight& slot);
-  void fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full);
+  void continue_block(BlockInFlight& in_flight, int64_t moved);
+  void retry_block(BlockInFlight& in_flight, int error_number);
+  void finish_block(BlockInFlight& in_flight);
+  void fail_block(BlockInFlight& in_flight, const std::string& reason, bool disk_full);
   void block_until_finished(const SwapRequest& request);
-  void release(SwapRequest& request, uint32_t index);
+  void release_request(SwapRequest& request, uint32_t index);
   void report_slow(double waited, int64_t moved);
 
   struct FreeAligned {

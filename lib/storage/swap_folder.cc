@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 fs::path absolute_path(const std::string& path) {
   std::error_code error;
-  const fs::path whole = fs::absolute(path, error);
-  return (error ? fs::path(path) : whole).lexically_normal();
+  const fs::path absolute = fs::absolute(path, error);
+  return (error ? fs::path(path) : absolute).lexically_normal();
 }
 
 /// Finds the nearest parent that exists. It may be a file, or a folder that this user may not
@@ -46,33 +46,34 @@ std::optional<Error> swap_folder_problem(const std::string& nvme_path, int64_t b
     return Error(ExitCode::kEnvironment, cat("nvme_path ", nvme_path, ": ", why),
                  swap_folder_remedy());
   };
-  const std::string place = nearest_existing(absolute_path(nvme_path)).string();
+  const std::string existing = nearest_existing(absolute_path(nvme_path)).string();
   std::error_code error;
-  if (!fs::is_directory(place, error))
-    return refuse(error ? cat(place, " cannot be used: ", errno_text(error.value()))
-                        : cat(place, " is not a folder"));
-  if (::faccessat(AT_FDCWD, place.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-    return refuse(cat("this user may not write to ", place, ": ", errno_text(errno)));
-  const int64_t free = posix_files().free_bytes(place);
+  if (!fs::is_directory(existing, error))
+    return refuse(error ? cat(existing, " cannot be used: ", errno_text(error.value()))
+                        : cat(existing, " is not a folder"));
+  if (::faccessat(AT_FDCWD, existing.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    return refuse(cat("this user may not write to ", existing, ": ", errno_text(errno)));
+  const int64_t free = posix_files().free_bytes(existing);
   if (bytes > free)
     return Error(ExitCode::kEnvironment,
                  cat("nvme_path ", nvme_path, ": ", human_bytes(bytes), " wanted on this machine, ",
-                     human_bytes(free), " free on ", mount_point_of(place)),
+                     human_bytes(free), " free on ", mount_point_of(existing)),
                  full_disk_remedy());
   return std::nullopt;
 }
 
 std::string mount_point_of(const std::string& path) {
   std::error_code error;
-  fs::path place = fs::canonical(path, error);
+  fs::path mount_point = fs::canonical(path, error);
   if (error) return path;
-  struct stat here {
-  }, above{};
-  ::stat(place.c_str(), &here);
-  while (place != place.parent_path() && ::stat(place.parent_path().c_str(), &above) == 0 &&
-         above.st_dev == here.st_dev)
-    place = place.parent_path();
-  return place.string();
+  struct stat status {
+  }, parent_status{};
+  ::stat(mount_point.c_str(), &status);
+  while (mount_point != mount_point.parent_path() &&
+         ::stat(mount_point.parent_path().c_str(), &parent_status) == 0 &&
+         parent_status.st_dev == status.st_dev)
+    mount_point = mount_point.parent_path();
+  return mount_point.string();
 }
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-int64_t transfer(int fd, const IoBlock& block) {
+int64_t transfer_block(int fd, const IoBlock& block) {
   const auto bytes = static_cast<size_t>(block.bytes);
   const ssize_t moved = block.is_write ? ::pwrite(fd, block.data, bytes, block.offset)
                                        : ::pread(fd, block.data, bytes, block.offset);
@@ -28,7 +28,8 @@ int ThreadQueue::threads_for(int depth) {
 ThreadQueue::ThreadQueue(int fd, int depth) : fd_(fd), pending_(static_cast<size_t>(depth)) {
   results_.reserve(static_cast<size_t>(depth));
   threads_ = start_threads(
-      static_cast<size_t>(threads_for(depth)), [this](size_t) { serve(); }, [this] { stop(); });
+      static_cast<size_t>(threads_for(depth)), [this](size_t) { process_blocks(); },
+      [this] { stop(); });
 }
 
 ThreadQueue::~ThreadQueue() {
@@ -65,7 +66,7 @@ size_t ThreadQueue::reap(std::span<BlockResult> results, double seconds) {
   return count;
 }
 
-void ThreadQueue::serve() {
+void ThreadQueue::process_blocks() {
   std::unique_lock lock(mutex_);
   while (true) {
     work_ready_.wait(lock, [this] { return stopping_ || pending_count_ > 0; });
@@ -74,7 +75,7 @@ void ThreadQueue::serve() {
     first_pending_ = (first_pending_ + 1) % pending_.size();
     --pending_count_;
     lock.unlock();
-    const BlockResult result{block.slot, transfer(fd_, block)};
+    const BlockResult result{block.slot, transfer_block(fd_, block)};
     lock.lock();
     results_.push_back(result);
     block_done_.notify_one();

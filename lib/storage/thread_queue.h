@@ -29,7 +29,7 @@ class ThreadQueue : public BlockQueue {
 
  private:
   void stop();
-  void serve();
+  void process_blocks();
 
   const int fd_;
   std::mutex mutex_;

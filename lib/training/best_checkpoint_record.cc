@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-std::optional<BestCheckpoint> BestCheckpointRecord::of(const TrainingProgress& progress) {
+std::optional<BestCheckpoint> BestCheckpointRecord::make_if_best(const TrainingProgress& progress) {
   const EvaluationRecord& record = progress.evaluations;
   if (!record.is_best(progress.step)) return std::nullopt;
   return BestCheckpoint{progress.step, record.metric(), record.best()->value};
@@ -16,7 +16,7 @@ void BestCheckpointRecord::set_saved(const TrainingProgress& progress) {
 }
 
 void BestCheckpointRecord::record(const TrainingProgress& progress) {
-  const std::optional<BestCheckpoint> best = of(progress);
+  const std::optional<BestCheckpoint> best = make_if_best(progress);
   if (best && recorded_step_ != best->step) write(*best);
 }
 
@@ -34,23 +34,23 @@ void BestCheckpointRecord::restore(TrainingProgress& progress) {
     progress.evaluations.forget_best(step);
   }
   const auto& best = progress.evaluations.best();
-  if (!best) return remove_after(progress.step);
+  if (!best) return remove_if_after(progress.step);
   write({best->step, progress.evaluations.metric(), best->value});
 }
 
 void BestCheckpointRecord::write(const BestCheckpoint& best) {
   session_.run_on_all_ranks("noting the best checkpoint", [&] {
-    if (session_.is_first()) write_best(files_, root_, best);
+    if (session_.is_first()) write_best_record(files_, root_, best);
   });
   recorded_step_ = best.step;
 }
 
 /// Removes the record if it names a step after `step`.
-void BestCheckpointRecord::remove_after(int64_t step) {
+void BestCheckpointRecord::remove_if_after(int64_t step) {
   session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
-    const std::optional<BestCheckpoint> best = read_best(files_, root_);
-    if (best && best->step > step) remove_best(files_, root_);
+    const std::optional<BestCheckpoint> best = read_best_record(files_, root_);
+    if (best && best->step > step) remove_best_record(files_, root_);
   });
 }
 

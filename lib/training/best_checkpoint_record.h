@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "base/file.h"
-#include "checkpoint/best.h"
+#include "checkpoint/best_checkpoint.h"
 #include "training/loop_dependencies.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 
 namespace ftrun {
 
-/// BestCheckpointRecord keeps the file that names the best checkpoint (checkpoint/best.h) in
-/// agreement with the run's evaluations.
+/// BestCheckpointRecord keeps the file that names the best checkpoint
+/// (checkpoint/best_checkpoint.h) in agreement with the run's evaluations.
 class BestCheckpointRecord {
  public:
   /// Keeps references to all arguments except `root`, the folder of the run's checkpoints.
@@ -22,7 +22,7 @@ class BestCheckpointRecord {
       : root_(std::move(root)), session_(session), journal_(journal), files_(files) {}
 
   /// Makes the record that a save of this state writes; returns nothing if it is not the best.
-  static std::optional<BestCheckpoint> of(const TrainingProgress& progress);
+  static std::optional<BestCheckpoint> make_if_best(const TrainingProgress& progress);
   /// Says that a save of this state writes its record, if it is the best.
   void set_saved(const TrainingProgress& progress);
   /// Collective: records that the last saved state is the best, if it is. When it was saved, this
@@ -33,7 +33,7 @@ class BestCheckpointRecord {
 
  private:
   void write(const BestCheckpoint& best);
-  void remove_after(int64_t step);
+  void remove_if_after(int64_t step);
 
   const std::string root_;
   Session& session_;

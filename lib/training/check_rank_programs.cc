@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& classes) {
+std::vector<int> choose_traced_ranks(const TraceConfig& trace, const RankClasses& classes) {
   if (trace.steps.empty()) return {};
   if (trace.ranks.empty()) return classes.lowest_ranks;
   std::vector<int> ranks;
@@ -28,20 +28,20 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 /// programs of all classes.
 PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup,
                                 Session& session) {
-  std::string all;
+  std::string program_hash;
   PlanSummary summary;
   session.run_on_all_ranks("checking the step program", [&] {
     const RankClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_no_faults();
-    all = hex64(plans.hash());
-    summary.traced = traced_ranks(config.train.trace, plans.classes());
+    program_hash = hex64(plans.hash());
+    summary.traced_ranks = choose_traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)
-      summary.predicted = predict_step_on_this_machine(
+      summary.predicted_step = predict_step_on_this_machine(
           plans,
           std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
-          config.threads, summary.traced);
+          config.threads, summary.traced_ranks);
   });
-  session.check_ranks_match("the step program", all);
+  session.check_ranks_match("the step program", program_hash);
   return summary;
 }
 

@@ -12,9 +12,9 @@ namespace ftrun {
 /// PlanSummary holds what the plans of all ranks say about the run.
 struct PlanSummary {
   /// The predicted time of a step; set on rank 0.
-  PredictedStep predicted;
+  PredictedStep predicted_step;
   /// The ranks that are traced, in ascending order; empty if no step is traced.
-  std::vector<int> traced;
+  std::vector<int> traced_ranks;
 };
 
 /// Checks the programs of all ranks (sim/rank_class_plans.h) before step 1; then all ranks compare

@@ -34,12 +34,12 @@ class SetupModel : public CheckpointedState {
     return setup_.state().slices(save_buffers()->sectors());
   }
   std::vector<StateSlice> take_snapshot() override {
-    return setup_.state().snapshot(save_buffers()->sectors());
+    return setup_.state().take_snapshot(save_buffers()->sectors());
   }
   void release_snapshot() override { setup_.state().release_snapshot(); }
   void populate_snapshot() override { setup_.state().populate_snapshot(); }
   const SaveBuffers* save_buffers() const override { return &setup_.save_buffers(); }
-  ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
+  ExportResult export_weights(bool writes, const std::function<bool()>& stop) override {
     return ftrun::export_weights(config_, setup_, writes, stop);
   }
 

@@ -47,7 +47,7 @@ class CheckpointedState {
   /// Returns the buffers that all saves share; null if each save allocates its own.
   virtual const SaveBuffers* save_buffers() const = 0;
   /// Collective: calls ftrun::export_weights().
-  virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
+  virtual ExportResult export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };
 
 /// Makes the CheckpointedState of a run's setup. It keeps references to both arguments.

@@ -25,22 +25,22 @@
 namespace ftrun {
 
 Checkpointer::Checkpointer(const TrainRequest& request, Session& session,
-                           CheckpointerDependencies parts)
+                           CheckpointerDependencies dependencies)
     : request_(request),
       config_(request.config),
       session_(session),
-      parts_(std::move(parts)),
-      best_record_(RunPaths(config_.output_dir).checkpoints(), session_, parts_.journal,
-                   parts_.files),
+      dependencies_(std::move(dependencies)),
+      best_record_(RunPaths(config_.output_dir).checkpoints(), session_, dependencies_.journal,
+                   dependencies_.files),
       save_clock_({.steps = config_.checkpoint.every, .minutes = config_.checkpoint.every_minutes},
-                  RankFlag::kSaveDue, session_.is_first(), parts_.clock) {
+                  RankFlag::kSaveDue, session_.is_first(), dependencies_.clock) {
   if (saves_in_background(config_)) background_group_ = session.open_background_group();
 }
 
 /// Removes incomplete files that a killed run left.
 void Checkpointer::prepare_folder() {
-  clean_checkpoints(parts_.files, RunPaths(config_.output_dir).checkpoints());
-  if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
+  clean_checkpoints(dependencies_.files, RunPaths(config_.output_dir).checkpoints());
+  if (config_.model_export.enabled) recover_export(dependencies_.files, export_folder(config_));
 }
 
 /// Decides on rank 0 whether this run resumes from a checkpoint. Throws an Error if the config or
@@ -48,53 +48,53 @@ void Checkpointer::prepare_folder() {
 bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe) {
   return session_.broadcast_decision("resuming", [&] {
     prepare_folder();
-    if (!request_.resume.is_wanted) return false;
+    if (!request_.resume.is_requested) return false;
     const std::string root = RunPaths(config_.output_dir).checkpoints();
     if (!request_.resume.step && list_checkpoints(root).empty()) {
-      parts_.folder_writer->refuse_if_checkpoints_are_gone();
+      dependencies_.folder_writer->refuse_if_checkpoints_are_gone();
       return false;
     }
-    parts_.folder_writer->check_resumed_run(describe());
+    dependencies_.folder_writer->check_resumed_run(describe());
     return true;
   });
 }
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
   // Only rank 0 records the fingerprint of the base weights.
-  if (session_.is_first()) base_fingerprint_ = parts_.model.base_fingerprint();
-  model_fingerprint_ = parts_.model.fingerprint();
+  if (session_.is_first()) base_fingerprint_ = dependencies_.model.base_fingerprint();
+  model_fingerprint_ = dependencies_.model.fingerprint();
   if (decide_to_resume(describe)) return resume(describe);
-  if (parts_.folder_writer != nullptr) parts_.folder_writer->record_new_start();
+  if (dependencies_.folder_writer != nullptr) dependencies_.folder_writer->record_new_start();
   session_.run_on_all_ranks("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
-    parts_.model.load_initial(begun ? &*begun : nullptr);
+    dependencies_.model.load_initial(begun ? &*begun : nullptr);
   });
   return std::nullopt;
 }
 
 void Checkpointer::load_state(Checkpoint& checkpoint) {
-  for (const StateDtypeChange& conversion : parts_.model.load(checkpoint))
+  for (const StateDtypeChange& conversion : dependencies_.model.load(checkpoint))
     if (session_.is_first()) log_notice(conversion_notice(checkpoint.folder(), conversion));
 }
 
 ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
-  const double start = parts_.clock();
+  const double start = dependencies_.clock();
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
   session_.run_on_all_ranks("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
-    parts_.model.check_same_base(resumed.meta, folder);
-    if (parts_.folder_writer != nullptr)
-      parts_.folder_writer->check_resumed_checkpoint(folder, resumed.meta, describe());
+    dependencies_.model.check_same_base(resumed.meta, folder);
+    if (dependencies_.folder_writer != nullptr)
+      dependencies_.folder_writer->check_resumed_checkpoint(folder, resumed.meta, describe());
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
-  parts_.journal.print(
-      cat("resumed from ", folder, " (read in ", human_seconds(parts_.clock() - start), ")"));
+  dependencies_.journal.print(cat("resumed from ", folder, " (read in ",
+                                  human_seconds(dependencies_.clock() - start), ")"));
   return resumed;
 }
 
@@ -123,8 +123,8 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .buffers = parts_.model.save_buffers(),
-          .best = BestCheckpointRecord::of(progress)};
+          .buffers = dependencies_.model.save_buffers(),
+          .best = BestCheckpointRecord::make_if_best(progress)};
 }
 
 CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
@@ -139,7 +139,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   if (!base_fingerprint_.empty()) meta.extra[kBaseRecord] = base_fingerprint_;
-  meta.topology = parts_.model.topology();
+  meta.topology = dependencies_.model.topology();
   meta.topology["world_size"] = session_.world_size();
   meta.topology["zero_stage"] = config_.zero.stage;
   return meta;
@@ -147,11 +147,11 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
 
 bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
   if (background_group_ && !snapshot_populator_)
-    snapshot_populator_.emplace([this] { parts_.model.populate_snapshot(); });
+    snapshot_populator_.emplace([this] { dependencies_.model.populate_snapshot(); });
   if (save_in_progress_ && all_saves_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !save_clock_.is_due(progress.step)) return false;
-  save_clock_.clear();
+  save_clock_.mark_begun();
   if (!background_group_) {
     save(progress, data_fingerprint);
     return true;
@@ -159,10 +159,10 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   const bool busy = save_in_progress_ != nullptr;
   if (!best && skips_save()) {
     ++skipped_count_;
-    save_clock_.restart(parts_.clock());  // so that the next step does not try again at once
-    parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
-                             save_in_progress_->step(),
-                             " is still being written (checkpoint.if_busy: skip)"));
+    save_clock_.restart(dependencies_.clock());  // so that the next step does not try again at once
+    dependencies_.journal.print(cat("no checkpoint after step ", progress.step,
+                                    ": the one after step ", save_in_progress_->step(),
+                                    " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
   save_in_background(progress, data_fingerprint);
@@ -173,18 +173,20 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
 void Checkpointer::save_in_background(TrainingProgress& progress,
                                          const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
-  const double start = parts_.clock();
+  const double start = dependencies_.clock();
   finish_background_save(progress);
   if (snapshot_populator_ && snapshot_populator_->joinable()) snapshot_populator_->join();
   save_clock_.restart(start);
   save_in_progress_ = std::make_unique<BackgroundSave>(
       progress.step,
       [options = save_options(progress), meta = make_meta(progress, data_fingerprint),
-       slices = parts_.model.take_snapshot(), group = *background_group_,
-       &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
+       slices = dependencies_.model.take_snapshot(), group = *background_group_,
+       &files = dependencies_.files] {
+        return save_checkpoint(files, options, meta, slices, group);
+      });
   all_saves_ended_ = false;
   best_record_.set_saved(progress);
-  current_pause_seconds_ = parts_.clock() - start;
+  current_pause_seconds_ = dependencies_.clock() - start;
   total_pause_seconds_ += current_pause_seconds_;
 }
 
@@ -195,42 +197,42 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (!save_in_progress_) return;
   const std::unique_ptr<BackgroundSave> ended_save = std::move(save_in_progress_);
   const BackgroundSave::Outcome& outcome = ended_save->finish();
-  parts_.model.release_snapshot();
+  dependencies_.model.release_snapshot();
   if (outcome.failure.empty())
     return record_saved(ended_save->step(), outcome.result, outcome.seconds,
                         cat(" while training went on, which paused for ",
                             std::llround(1e3 * current_pause_seconds_), " ms"));
   ++failed_count_;
   if (ended_save->step() != progress.step) progress.evaluations.forget_best(ended_save->step());
-  parts_.journal.warn(
+  dependencies_.journal.warn(
       cat(outcome.failure, "; training continues and tries again when the next one is due"));
-  parts_.journal.update_manifest([&](RunManifest& manifest) { add_counters(manifest); });
+  dependencies_.journal.update_manifest([&](RunManifest& manifest) { add_counters(manifest); });
 }
 
 void Checkpointer::record_saved(int64_t step, const SaveResult& result, double seconds,
-                                const std::string& how) {
+                                const std::string& save_mode_text) {
   ++saved_count_;
   saved_step_ = step;
   longest_save_seconds_ = std::max(longest_save_seconds_, seconds);
-  parts_.journal.print(cat(
+  dependencies_.journal.print(cat(
       "saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds),
-      how, "; ", human_seconds(result.read_back_seconds), " of it to verify it",
+      save_mode_text, "; ", human_seconds(result.read_back_seconds), " of it to verify it",
       result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk",
       ")"));
 }
 
 void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
-  const double start = parts_.clock();
+  const double start = dependencies_.clock();
   finish_background_save(progress);
   if (has_saved(progress.step)) return best_record_.record(progress);
   save_clock_.restart(start);
-  const SaveResult result =
-      save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
-                      parts_.model.slices(), session_.checkpoint_group());
-  record_saved(progress.step, result, parts_.clock() - start, "");
+  const SaveResult result = save_checkpoint(
+      dependencies_.files, save_options(progress), make_meta(progress, data_fingerprint),
+      dependencies_.model.slices(), session_.checkpoint_group());
+  record_saved(progress.step, result, dependencies_.clock() - start, "");
   best_record_.set_saved(progress);
-  total_pause_seconds_ += parts_.clock() - start;
+  total_pause_seconds_ += dependencies_.clock() - start;
 }
 
 void Checkpointer::load_best(const TrainingProgress& progress) {
@@ -260,7 +262,7 @@ bool Checkpointer::await_save_of_failed_run(const Error& error) {
   constexpr std::chrono::milliseconds kSlice{1000};
   const auto start = std::chrono::steady_clock::now();
   const std::chrono::milliseconds limit =
-      std::max(session_.timeout(), parts_.patience_after_failure);
+      std::max(session_.timeout(), dependencies_.patience_after_failure);
   WaitNotice notice;
   while (!save_in_progress_->ends_within(std::min(kSlice, limit))) {
     if (std::chrono::steady_clock::now() - start >= limit) {
@@ -298,15 +300,15 @@ void Checkpointer::end_background_save(const Error& error) noexcept {
 /// waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
-  const ExportOutcome outcome = parts_.model.export_weights(
+  const ExportResult result = dependencies_.model.export_weights(
       session_.is_first(), [&stop] { return stop.decide_outside_step(); });
   session_.run_on_all_ranks("exporting the model", [&] {
-    if (outcome.failure) std::rethrow_exception(outcome.failure);
-    if (outcome.stopped) return;
-    parts_.journal.print(cat("exported ", export_folder(config_), exported_step_text_));
+    if (result.failure) std::rethrow_exception(result.failure);
+    if (result.stopped) return;
+    dependencies_.journal.print(cat("exported ", export_folder(config_), exported_step_text_));
     for (const std::string& limits : serving_limits(config_.adapter, config_.quantization))
-      parts_.journal.print(limits);
-    if (!outcome.unchanged_warning.empty()) parts_.journal.warn(outcome.unchanged_warning);
+      dependencies_.journal.print(limits);
+    if (!result.unchanged_warning.empty()) dependencies_.journal.warn(result.unchanged_warning);
   });
 }
 

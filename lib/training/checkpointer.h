@@ -48,7 +48,8 @@ struct CheckpointerDependencies {
 class Checkpointer : public Saver {
  public:
   /// Keeps references to the request and the session.
-  Checkpointer(const TrainRequest& request, Session& session, CheckpointerDependencies parts);
+  Checkpointer(const TrainRequest& request, Session& session,
+               CheckpointerDependencies dependencies);
 
   /// Loads the model's weights or, if --resume finds a checkpoint that this run may continue from,
   /// the state of the checkpoint. `describe` returns this run's manifest; it is called on rank 0.
@@ -96,12 +97,13 @@ class Checkpointer : public Saver {
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
   bool await_save_of_failed_run(const Error& error);
-  void record_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
+  void record_saved(int64_t step, const SaveResult& result, double seconds,
+                    const std::string& save_mode_text);
 
   const TrainRequest& request_;
   const Config& config_;
   Session& session_;
-  const CheckpointerDependencies parts_;
+  const CheckpointerDependencies dependencies_;
   BestCheckpointRecord best_record_;
   std::string base_fingerprint_;
   /// The fingerprint of the model folder, taken when training begins, because the files may be gone

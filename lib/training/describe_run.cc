@@ -25,11 +25,11 @@ std::string driver_text(const DeviceInfo& gpu) {
 }
 
 /// GPU models for which docs/benchmarks.md has measurements.
-constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200", "NVIDIA H100 80GB HBM3"};
+constexpr std::string_view kBenchmarkedGpus[] = {"NVIDIA H200", "NVIDIA H100 80GB HBM3"};
 
-bool is_recorded(const std::string& gpu) {
-  return std::any_of(std::begin(kRecordedGpus), std::end(kRecordedGpus),
-                     [&](std::string_view recorded) { return gpu.starts_with(recorded); });
+bool is_benchmarked_gpu(const std::string& gpu) {
+  return std::any_of(std::begin(kBenchmarkedGpus), std::end(kBenchmarkedGpus),
+                     [&](std::string_view model) { return gpu.starts_with(model); });
 }
 
 void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
@@ -56,7 +56,7 @@ void add_device_notes(const RunDescriptionInputs& run, std::vector<std::string>&
   const Gpu* gpu = run.session.gpu();
   if (gpu == nullptr) return;
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
-  if (!is_recorded(gpu->info().name))
+  if (!is_benchmarked_gpu(gpu->info().name))
     notes.push_back(
         "ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses "
         "with those of device: cpu");
@@ -80,14 +80,14 @@ void add_device_notes(const RunDescriptionInputs& run, std::vector<std::string>&
 
 /// Adds a note if the number of cores for each rank is limited, for example by a control group.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
-  if (threads.limited_by.empty()) return;
-  if (threads.used <= threads.share)
-    notes.push_back(cat(count_text(threads.used, "thread"), " per rank: ", threads.limited_by));
+  if (threads.limit_reason.empty()) return;
+  if (threads.count <= threads.usable_cores)
+    notes.push_back(cat(count_text(threads.count, "thread"), " per rank: ", threads.limit_reason));
   else
-    notes.push_back(cat("threads is ", threads.used, ", but a rank's share is ", threads.share,
-                        " (", threads.limited_by,
+    notes.push_back(cat("threads is ", threads.count, ", but a rank's share is ",
+                        threads.usable_cores, " (", threads.limit_reason,
                         "), so threads wait for each other; remove threads to use ",
-                        count_text(threads.share, "thread"), " per rank"));
+                        count_text(threads.usable_cores, "thread"), " per rank"));
 }
 
 /// Returns how values of different ranks are summed (RunManifest::reduction). A single rank sums
@@ -159,13 +159,13 @@ void add_padding_note(const RunDescriptionInputs& run, std::vector<std::string>&
   const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
   if (!row || embedding == model.tensors.end() || !embedding->trainable) return;
   if (!trains_on(*run.data.train, model.vocab_rows, static_cast<int32_t>(*row))) return;
-  const std::string found = cat("token ", *row, ", the model's pad_token_id, is trained on: ");
+  const std::string note_begin = cat("token ", *row, ", the model's pad_token_id, is trained on: ");
   if (run.request.config.model.padding_row_gradient == PaddingRowGradient::kTransformers)
-    notes.push_back(found +
+    notes.push_back(note_begin +
                     "its row of the embedding gets no gradient from input tokens, as in "
                     "transformers (model.padding_row_gradient: transformers)");
   else
-    notes.push_back(found +
+    notes.push_back(note_begin +
                     "its row of the embedding is trained as any other row; transformers gives it "
                     "no gradient, so its gradient norms and losses differ; for the same results "
                     "set model.padding_row_gradient: transformers");
@@ -176,7 +176,7 @@ void add_padding_note(const RunDescriptionInputs& run, std::vector<std::string>&
 RunManifest describe_run(const RunDescriptionInputs& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
-  manifest.threads = run.threads.used;
+  manifest.threads = run.threads.count;
   if (const Gpu* gpu = run.session.gpu()) {
     manifest.gpu_driver = driver_text(gpu->info());
     manifest.attention = gpu->kernels().library_use().in_use;
@@ -195,17 +195,17 @@ RunManifest describe_run(const RunDescriptionInputs& run) {
   return manifest;
 }
 
-std::vector<std::string> start_notes(const RunDescriptionInputs& run) {
+std::vector<std::string> list_start_notes(const RunDescriptionInputs& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
-  for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
+  for (const std::string& note : run.data.train->data().opening_notices()) notes.push_back(note);
   for (const ValidationSet& set : run.data.validation)
-    for (const std::string& note : set.sequences->data().notes()) notes.push_back(note);
+    for (const std::string& note : set.sequences->data().opening_notices()) notes.push_back(note);
   add_device_notes(run, notes);
   add_thread_notes(run.threads, notes);
   add_attention_notes(run, notes);
   add_matmul_notes(run.matmul_libraries, notes);
   add_padding_note(run, notes);
-  for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
+  for (const std::string& note : list_plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
   for (const std::string& line : trained_table(run.setup.train_plan().model)) notes.push_back(line);
   for (const ValidationSet& set : run.data.validation)

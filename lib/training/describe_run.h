@@ -15,11 +15,11 @@ namespace ftrun {
 
 /// ThreadsInUse holds the number of threads on which this rank computes.
 struct ThreadsInUse {
-  int used = 1;
+  int count = 1;
   /// The number of cores that the rank may use, and the reason if that is less than its share of
   /// the machine; else "".
-  int share = 1;
-  std::string limited_by;
+  int usable_cores = 1;
+  std::string limit_reason;
 };
 
 /// RunDescriptionInputs refers to the parts of a run that the functions below describe.
@@ -37,6 +37,6 @@ struct RunDescriptionInputs {
 RunManifest describe_run(const RunDescriptionInputs& run);
 
 /// Lists the notes that rank 0 shows when a run begins: the devices, and anything unusual.
-std::vector<std::string> start_notes(const RunDescriptionInputs& run);
+std::vector<std::string> list_start_notes(const RunDescriptionInputs& run);
 
 }  // namespace ftrun

@@ -26,7 +26,7 @@ std::string plain_step_text(const StepMetrics& m) {
 std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
                                 const OptimizerConfig& optimizer) {
   const std::string momentum =
-      optimizer_traits(optimizer.type).has(hyperparameters::kBetas.name)
+      optimizer_traits(optimizer.type).has_parameter(hyperparameters::kBetas.name)
           ? cat("[", number_text(run.scalars.beta1), ", ", number_text(run.scalars.beta2), "]")
           : number_text(optimizer.momentum);
   // The scalar is a float; seven digits show the rate as the config has it (0.001), not the exact

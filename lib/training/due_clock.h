@@ -20,8 +20,8 @@ class DueClock {
  public:
   /// `flag` is the flag by which rank 0 tells all ranks that the minutes are over. `clock` returns
   /// the seconds since some fixed moment.
-  DueClock(DueInterval every, RankFlag flag, bool is_first, std::function<double()> clock)
-      : every_(every),
+  DueClock(DueInterval interval, RankFlag flag, bool is_first, std::function<double()> clock)
+      : interval_(interval),
         flag_(flag),
         is_first_(is_first),
         clock_(std::move(clock)),
@@ -34,12 +34,12 @@ class DueClock {
   /// Returns whether something is due after `step`.
   bool is_due(int64_t step) const;
   /// Marks what is due by time as begun, until the flags of the next step are read.
-  void clear() { is_due_by_time_ = false; }
+  void mark_begun() { is_due_by_time_ = false; }
   /// Counts the minutes from `time` of the clock.
   void restart(double time) { last_start_ = time; }
 
  private:
-  const DueInterval every_;
+  const DueInterval interval_;
   const RankFlag flag_;
   const bool is_first_;
   std::function<double()> clock_;

@@ -52,8 +52,8 @@ double metric_value(MetricKind kind, const EvaluationResult& result) {
 EvaluationRecord::EvaluationRecord(const Config& config)
     : keep_best_(config.checkpoint.keep_best),
       early_stopping_(config.train.early_stopping),
-      best_metric_(evaluation_metric(config.data, keep_best_.metric)),
-      stop_metric_(evaluation_metric(config.data, early_stopping_.metric)) {}
+      best_metric_(find_evaluation_metric(config.data, keep_best_.metric)),
+      stop_metric_(find_evaluation_metric(config.data, early_stopping_.metric)) {}
 
 void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& results) {
   last_step_ = step;

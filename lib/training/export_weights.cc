@@ -106,7 +106,7 @@ class PieceCollector {
 /// its shape.
 void check_loads(const ExportOptions& options, const ModelDescription& model) {
   if (options.format == ExportFormat::kAdapter) {
-    check_adapter(model, AdapterFolder(options.folder));
+    locate_adapter_tensors(model, AdapterFolder(options.folder));
     return;
   }
   ModelFolder folder(options.folder);
@@ -155,8 +155,8 @@ int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
              export_tensors(options_of_run(config, setup), setup.train_plan().model));
 }
 
-ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
-                             const std::function<bool()>& stop) {
+ExportResult export_weights(const Config& config, TrainingSetup& setup, bool writes,
+                            const std::function<bool()>& stop) {
   ExportOptions options = options_of_run(config, setup);
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train_plan().model);
@@ -164,20 +164,20 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   if (writes) initial_weights.emplace(config, setup, options.dtype);
   PieceCollector pieces(setup, writes, stop,
                         initial_weights ? initial_weights->changed_tensors() : nullptr);
-  ExportOutcome outcome;
+  ExportResult result;
   try {
-    if (writes) outcome.failure = write_export(options, tensors, setup.train_plan().model, pieces);
+    if (writes) result.failure = write_export(options, tensors, setup.train_plan().model, pieces);
     // After a failure of the writing rank the other ranks continue to send. It receives and drops
     // the remaining pieces, so that all ranks reach the point where the failure is reported.
     const bool alone = setup.communicators().host_world->size() == 1;
-    if (!writes || (outcome.failure && !alone))
+    if (!writes || (result.failure && !alone))
       pieces.collect_remaining(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
-    outcome.stopped = true;
+    result.stopped = true;
   }
   if (initial_weights && initial_weights->changed_tensors() != nullptr)
-    outcome.unchanged_warning = initial_weights->changed_tensors()->warning();
-  return outcome;
+    result.unchanged_warning = initial_weights->changed_tensors()->warning();
+  return result;
 }
 
 }  // namespace ftrun

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// ExportOutcome is the result of export_weights().
-struct ExportOutcome {
+/// ExportResult is the result of export_weights().
+struct ExportResult {
   /// Says whether `stop` ended the export, so that no file of it remains.
   bool stopped = false;
   /// A failure of the writing rank between pieces, which the other ranks do not notice.
@@ -29,8 +29,8 @@ struct ExportOutcome {
 ///
 /// The pieces are in the memory that saves use (TrainingSetup::save_buffers), so no save may be in
 /// progress.
-ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
-                             const std::function<bool()>& stop);
+ExportResult export_weights(const Config& config, TrainingSetup& setup, bool writes,
+                            const std::function<bool()>& stop);
 
 /// Returns an upper bound on the bytes that the writing rank's process needs for an export at the
 /// end of the run, in addition to the memory that saves use; 0 if the config asks for no export.

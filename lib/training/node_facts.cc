@@ -31,18 +31,18 @@ constexpr const char* kMissing = "missing";
 
 /// Hashes `count` pieces of a file, evenly spread from its first byte to its last. A file that is
 /// no larger than these pieces is hashed whole.
-std::string sampled_file(const std::string& path, int64_t count) {
+std::string hash_file_samples(const std::string& path, int64_t count) {
   std::error_code error;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
   std::ifstream file(path, std::ios::binary);
   if (error || !file) return kMissing;
   Xxh3Stream hash;
-  std::vector<char> piece(kPieceBytes);
+  std::vector<char> buffer(kPieceBytes);
   const auto add = [&](int64_t offset) {
     file.clear();
     file.seekg(offset);
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.update(piece.data(), static_cast<size_t>(file.gcount()));
+    file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    hash.update(buffer.data(), static_cast<size_t>(file.gcount()));
   };
   const auto bytes = static_cast<int64_t>(kPieceBytes);
   if (size <= count * bytes)
@@ -52,23 +52,24 @@ std::string sampled_file(const std::string& path, int64_t count) {
   return cat(size, " bytes, xxh3 ", hex64(hash.digest()));
 }
 
-std::string whole_file(const std::string& path) {
-  return sampled_file(path,
-                      std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
+std::string hash_whole_file(const std::string& path) {
+  return hash_file_samples(path,
+                           std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
 }
 
 /// Returns the path of the file that contains this code: the engine's shared library, or a program
 /// that links it statically.
-std::string own_library() {
+std::string find_own_library() {
   Dl_info info{};
-  return ::dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 &&
+  return ::dladdr(reinterpret_cast<const void*>(&find_own_library), &info) != 0 &&
                  info.dli_fname != nullptr
              ? info.dli_fname
              : "";
 }
 
 /// Adds a fact for config.json and for each weights file of a model or adapter folder.
-void add_folder(const std::string& key, const std::string& folder, std::vector<NodeFact>& facts) {
+void add_folder_facts(const std::string& key, const std::string& folder,
+                      std::vector<NodeFact>& facts) {
   if (folder.empty()) return;
   std::set<std::string> files;
   std::error_code error;
@@ -79,10 +80,10 @@ void add_folder(const std::string& key, const std::string& folder, std::vector<N
       files.insert(name);
   }
   for (const std::string& name : files)
-    facts.push_back({cat(key, " ", name), sampled_file(cat(folder, "/", name), kPieces)});
+    facts.push_back({cat(key, " ", name), hash_file_samples(cat(folder, "/", name), kPieces)});
 }
 
-std::string sampled_sequences(const SequenceSet& sequences) {
+std::string hash_sequence_samples(const SequenceSet& sequences) {
   Xxh3Stream hash;
   SequenceReader reader(sequences, std::numeric_limits<int32_t>::max());
   Batch batch;
@@ -106,20 +107,20 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
 }
 
 /// Lists the fingerprints of the binary, its engine, and its modules.
-std::vector<NodeFact> program_files() {
-  std::vector<NodeFact> facts{{"the ftrun binary", whole_file("/proc/self/exe")}};
-  if (const std::string library = own_library(); !library.empty())
-    facts.push_back({"the engine library", whole_file(library)});
-  const auto* symbol = reinterpret_cast<const void*>(&own_library);
+std::vector<NodeFact> list_program_files() {
+  std::vector<NodeFact> facts{{"the ftrun binary", hash_whole_file("/proc/self/exe")}};
+  if (const std::string library = find_own_library(); !library.empty())
+    facts.push_back({"the engine library", hash_whole_file(library)});
+  const auto* symbol = reinterpret_cast<const void*>(&find_own_library);
   for (const char* module : {"libftrun_cuda.so", "libftrun_nccl.so"})
-    facts.push_back({module, whole_file(installed_module_path(symbol, module))});
+    facts.push_back({module, hash_whole_file(installed_module_path(symbol, module))});
   return facts;
 }
 
 }  // namespace
 
 std::vector<NodeFact> program_facts(const BuildInfo& build) {
-  static const std::vector<NodeFact> files = program_files();
+  static const std::vector<NodeFact> files = list_program_files();
   std::vector<NodeFact> facts{{"ftrun", cat(build.version, " ", build.git_commit)}};
   facts.insert(facts.end(), files.begin(), files.end());
   return facts;
@@ -127,11 +128,11 @@ std::vector<NodeFact> program_facts(const BuildInfo& build) {
 
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data) {
   std::vector<NodeFact> facts;
-  add_folder("model.path", folder_of(config.model), facts);
-  add_folder("adapter.path", find_adapter_folder(config.adapter.path).folder, facts);
-  facts.push_back({"data.train", sampled_sequences(*data.train)});
+  add_folder_facts("model.path", folder_of(config.model), facts);
+  add_folder_facts("adapter.path", find_adapter_folder(config.adapter.path).folder, facts);
+  facts.push_back({"data.train", hash_sequence_samples(*data.train)});
   for (const ValidationSet& set : data.validation)
-    facts.push_back({cat("the data of ", set.name), sampled_sequences(*set.sequences)});
+    facts.push_back({cat("the data of ", set.name), hash_sequence_samples(*set.sequences)});
   return facts;
 }
 

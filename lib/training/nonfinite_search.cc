@@ -7,7 +7,7 @@ namespace {
 /// ranks that share their sequences: ordered by micro-batch, then by layer (forward layers
 /// ascending, then backward layers descending), then by instruction number. Pipeline stages run
 /// different programs, so instruction numbers alone cannot be compared.
-int64_t order_of(const ProgramPlan& train, InstrId id) {
+int64_t execution_order_key(const ProgramPlan& train, InstrId id) {
   if (id < 0) return -1;
   const Instr& instr = train.program.instr(id);
   const auto layers = static_cast<int64_t>(train.model.layers.size());
@@ -18,11 +18,13 @@ int64_t order_of(const ProgramPlan& train, InstrId id) {
 }  // namespace
 
 NonfiniteSearchResult find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
-  const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
-  const int data = data_parallel_place(setup.plan().options.state).index;
-  const std::vector<std::string> all = session.all_gather_text(
-      "nonfinite", encode_nonfinite({order_of(setup.train_plan(), own.instr), data, own.text}));
-  return {nonfinite_locations(all), step.result.finite};
+  const NonfiniteLocation own_location = setup.train_executor().find_nonfinite(step);
+  const int data_parallel_index = data_parallel_place(setup.plan().options.state).index;
+  const std::vector<std::string> reports = session.all_gather_text(
+      "nonfinite",
+      encode_nonfinite_report({execution_order_key(setup.train_plan(), own_location.instr),
+                               data_parallel_index, own_location.text}));
+  return {nonfinite_locations(reports), step.result.finite};
 }
 
 }  // namespace ftrun

@@ -36,7 +36,8 @@ void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<Sche
   after_actions_seconds += step.after_layers_seconds;
   actions.resize(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
+    const LayerRange chunk =
+        pipeline.layers_of(pipeline.model_chunk_of(stage, list[i].chunk), layers);
     for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
       const auto found =
           step.layer_seconds.find({instr_kind_of(list[i].phase), layer, list[i].micro_batch});
@@ -58,15 +59,15 @@ std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement pla
   ActionSeconds seconds;
   for (const StageActionSeconds& stage : stages) seconds.push_back(stage.actions);
   const ScheduleTimeline timeline = simulate_timeline(lists, placement, seconds);
-  double makespan = 0;
+  double makespan_seconds = 0;
   for (size_t s = 0; s < stages.size(); ++s)
-    makespan =
-        std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after_actions_seconds);
+    makespan_seconds = std::max(makespan_seconds, timeline.stages[s].actions.back().end_seconds +
+                                                      stages[s].after_actions_seconds);
   std::vector<IdleShare> shares;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const double busy = timeline.stages[s].busy + stages[s].after_actions_seconds;
-    shares.push_back(
-        {stages[s].waited_seconds / (stages[s].waited_seconds + busy), 1 - busy / makespan});
+    const double busy = timeline.stages[s].busy_seconds + stages[s].after_actions_seconds;
+    shares.push_back({stages[s].waited_seconds / (stages[s].waited_seconds + busy),
+                      1 - busy / makespan_seconds});
   }
   return shares;
 }

@@ -17,7 +17,7 @@ StepRun prepare_step(const Config& config, const LearningRateSchedule& schedule,
   const auto seed = static_cast<uint64_t>(config.train.seed);
   step.scalars.rounding_key = rounding_key(seed, progress.step + 1);
   step.scalars.dropout_key = dropout_key(seed, progress.step + 1);
-  step.decide = step_policy(
+  step.policy = step_policy(
       {.gradient_divisor = scale.unscale_divisor, .clip_norm = config.gradient_clipping});
   step.optimizer = config.optimizer;
   step.traced = is_traced(config.train.trace, progress.step + 1);

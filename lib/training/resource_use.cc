@@ -29,7 +29,7 @@ int64_t batch_bytes(const Config& config) {
 
 /// Returns an upper bound on the bytes that the thread that writes checkpoints during steps needs,
 /// together with its group.
-int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
+int64_t background_saver_bytes(const Config& config, const TrainingSetup& setup) {
   constexpr int64_t kThread = 512 << 10, kOfRank = 2 * kShmStagedBytes;
   return saves_in_background(config) ? kThread + kOfRank * setup.communicators().host_world->size()
                                      : 0;
@@ -37,22 +37,22 @@ int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
 
 }  // namespace
 
-double ResourceUse::disk_waited() const {
+double ResourceUse::total_disk_wait_seconds() const {
   const SwapFile* swap = setup_.memory().swap();
   return swap == nullptr ? 0 : swap->counters().wait_seconds;
 }
 
 void ResourceUse::begin_step() {
-  disk_wait_seconds_ = -disk_waited();
-  peak_.begin();
-  traffic_.begin();
+  disk_wait_seconds_ = -total_disk_wait_seconds();
+  peak_.begin_step();
+  traffic_.begin_step();
 }
 
 void ResourceUse::end_step(bool finite) {
-  traffic_.end(finite);
+  traffic_.end_step(finite);
   pipeline_.end_step();
-  peak_.end();
-  disk_wait_seconds_ += disk_waited();
+  peak_.end_step();
+  disk_wait_seconds_ += total_disk_wait_seconds();
 }
 
 /// Sums the bytes that this rank has sent over all its groups.
@@ -68,11 +68,11 @@ void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
     metrics.memory.push_back({figure.name, figure.bytes});
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
   const TrafficSums& traffic = traffic_.traffic_sums();
-  if (traffic.measured_sent)
-    metrics.counters.push_back({"bytes_transported", *traffic.measured_sent});
+  if (traffic.measured_sent_bytes)
+    metrics.counters.push_back({"bytes_transported", *traffic.measured_sent_bytes});
   if (setup_.memory().swap() == nullptr) return;
-  metrics.counters.push_back({"disk_bytes_read", traffic.measured_disk.read});
-  metrics.counters.push_back({"disk_bytes_written", traffic.measured_disk.written});
+  metrics.counters.push_back({"disk_bytes_read", traffic.measured_disk.bytes_read});
+  metrics.counters.push_back({"disk_bytes_written", traffic.measured_disk.bytes_written});
 }
 
 void ResourceUse::sum_over_ranks(Session& session) {
@@ -93,16 +93,19 @@ std::string ResourceUse::stage_memory_text() const {
 }
 
 void ResourceUse::sum_memory(Session& session) {
-  const ProcessMemory own = read_process_memory();
-  const int64_t around_steps = batch_bytes(config_) + saver_bytes(config_, setup_) +
-                               export_working_bytes(config_, setup_) +
-                               (session.is_first() ? detokenizer_bytes(config_, setup_) : 0);
-  memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
-  for (const std::string& text :
-       session.all_gather_text("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
-                                             own.file_backed, stage_memory_text()))) {
+  const ProcessMemory process_memory = read_process_memory();
+  const int64_t bytes_around_steps = batch_bytes(config_) +
+                                     background_saver_bytes(config_, setup_) +
+                                     export_working_bytes(config_, setup_) +
+                                     (session.is_first() ? detokenizer_bytes(config_, setup_) : 0);
+  memory_ = report_memory(setup_, bytes_around_steps,
+                          std::max(peak_.peak_bytes(), process_memory.held_bytes()));
+  for (const std::string& text : session.all_gather_text(
+           "memory", cat(process_memory.peak_resident_bytes, " ", process_memory.held_bytes(), " ",
+                         process_memory.file_backed_bytes, stage_memory_text()))) {
     std::istringstream figures(text);
-    for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
+    for (int64_t* const peak :
+         {&peak_resident_bytes_, &peak_held_bytes_, &peak_file_backed_bytes_}) {
       int64_t bytes = 0;
       figures >> bytes;
       *peak = std::max(*peak, bytes);
@@ -111,7 +114,7 @@ void ResourceUse::sum_memory(Session& session) {
     std::map<std::string, int64_t> stage;
     std::string name;
     for (int64_t bytes = 0; figures >> name >> bytes;) stage[name] = bytes;
-    if (!stage.empty()) stages_.push_back(std::move(stage));
+    if (!stage.empty()) stage_memory_.push_back(std::move(stage));
   }
 }
 
@@ -120,30 +123,32 @@ void ResourceUse::sum_traffic(Session& session) {
   for (const std::string& text :
        session.all_gather_text("traffic", encode_traffic(traffic_.traffic_sums()))) {
     const TrafficSums sums = decode_traffic(text);
-    if (all_traffic_)
-      all_traffic_->add(sums);
+    if (traffic_of_all_ranks_)
+      traffic_of_all_ranks_->add(sums);
     else
-      all_traffic_ = sums;
+      traffic_of_all_ranks_ = sums;
   }
 }
 
 void ResourceUse::write_totals(RunManifest& manifest) const {
-  manifest.counters["peak_resident_bytes"] = peak_resident_;
-  manifest.counters["anonymous_and_shared_bytes"] = peak_held_;
-  manifest.counters["file_backed_bytes"] = peak_file_backed_;
+  manifest.counters["peak_resident_bytes"] = peak_resident_bytes_;
+  manifest.counters["anonymous_and_shared_bytes"] = peak_held_bytes_;
+  manifest.counters["file_backed_bytes"] = peak_file_backed_bytes_;
   manifest.memory = memory_record(*memory_);
-  for (size_t stage = 0; stage < stages_.size(); ++stage)
-    manifest.memory[cat("stage ", stage)] = stages_[stage];
+  for (size_t stage = 0; stage < stage_memory_.size(); ++stage)
+    manifest.memory[cat("stage ", stage)] = stage_memory_[stage];
   manifest.pipeline = pipeline_.manifest_values();
-  if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
+  if (traffic_of_all_ranks_) manifest.traffic = traffic_record(*traffic_of_all_ranks_);
 }
 
 std::vector<std::string> ResourceUse::summary_lines(int ranks) const {
-  std::vector<std::string> texts{memory_text(*memory_)};
-  const std::string moved = measured_traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
-  if (!moved.empty()) texts.push_back(moved);
-  if (const std::string waited = pipeline_.text(); !waited.empty()) texts.push_back(waited);
-  return texts;
+  std::vector<std::string> lines{memory_text(*memory_)};
+  const std::string traffic_text =
+      measured_traffic_text(traffic_of_all_ranks_.value_or(TrafficSums()), ranks);
+  if (!traffic_text.empty()) lines.push_back(traffic_text);
+  if (const std::string idle_text = pipeline_.text(); !idle_text.empty())
+    lines.push_back(idle_text);
+  return lines;
 }
 
 }  // namespace ftrun

@@ -46,7 +46,7 @@ class ResourceUse {
   void sum_traffic(Session& session);
   int64_t bytes_sent() const;
   std::string stage_memory_text() const;
-  double disk_waited() const;
+  double total_disk_wait_seconds() const;
 
   const Config& config_;
   TrainingSetup& setup_;
@@ -56,15 +56,15 @@ class ResourceUse {
   double disk_wait_seconds_ = 0;
   /// The peak memory of the rank that needed most: resident bytes, bytes held (anonymous and shared
   /// memory), and bytes of mapped files.
-  int64_t peak_resident_ = 0;
-  int64_t peak_held_ = 0;
-  int64_t peak_file_backed_ = 0;
+  int64_t peak_resident_bytes_ = 0;
+  int64_t peak_held_bytes_ = 0;
+  int64_t peak_file_backed_bytes_ = 0;
   std::optional<MemoryReport> memory_;
   /// The memory of each pipeline stage: memory_metrics() of the stage's first rank, and "process",
   /// the maximum memory that its process held.
-  std::vector<std::map<std::string, int64_t>> stages_;
+  std::vector<std::map<std::string, int64_t>> stage_memory_;
   /// The traffic of all ranks; absent if no step ran.
-  std::optional<TrafficSums> all_traffic_;
+  std::optional<TrafficSums> traffic_of_all_ranks_;
 };
 
 }  // namespace ftrun

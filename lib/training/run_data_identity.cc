@@ -33,17 +33,17 @@ void RunDataIdentity::start(const RunData& data) {
 /// Keeps the fingerprints of the run that is resumed in run.json until the fingerprints of the data
 /// are computed. So a start that is refused later does not remove them.
 void RunDataIdentity::keep_recorded_fingerprints() {
-  const auto& earlier = journal_.folder_writer()->earlier_manifest();
-  if (checkpoint_folder_.empty() || !earlier) return;
+  const auto& earlier_manifest = journal_.folder_writer()->earlier_manifest();
+  if (checkpoint_folder_.empty() || !earlier_manifest) return;
   journal_.update_manifest([&](RunManifest& manifest) {
-    for (const auto& [role, data] : earlier->data)
-      if (const auto now = manifest.data.find(role); now != manifest.data.end())
-        now->second.fingerprint = data.fingerprint;
+    for (const auto& [role, data] : earlier_manifest->data)
+      if (const auto new_record = manifest.data.find(role); new_record != manifest.data.end())
+        new_record->second.fingerprint = data.fingerprint;
   });
 }
 
 void RunDataIdentity::record_known_fingerprints() {
-  for (const auto& [role, digest] : fingerprints_.finish()) record_fingerprint(role, digest);
+  for (const auto& [role, digest] : fingerprints_.take_found()) record_fingerprint(role, digest);
 }
 
 /// Records a fingerprint. Only now is the content of the data known, so a resumed run is refused
@@ -52,9 +52,10 @@ void RunDataIdentity::record_fingerprint(const std::string& role, const std::str
   if (!checkpoint_folder_.empty() && role == "train") {
     const RunFolderWriter& folder_writer = *journal_.folder_writer();
     if (folder_writer.earlier_manifest())
-      if (const auto earlier = folder_writer.earlier_manifest()->data.find(role);
-          earlier != folder_writer.earlier_manifest()->data.end())
-        refuse_other_data(folder_writer.paths().manifest(), earlier->second.fingerprint, digest);
+      if (const auto earlier_record = folder_writer.earlier_manifest()->data.find(role);
+          earlier_record != folder_writer.earlier_manifest()->data.end())
+        refuse_other_data(folder_writer.paths().manifest(), earlier_record->second.fingerprint,
+                          digest);
     refuse_other_data(checkpoint_manifest_path(checkpoint_folder_), checkpoint_fingerprint_,
                       digest);
   }
@@ -63,10 +64,10 @@ void RunDataIdentity::record_fingerprint(const std::string& role, const std::str
       [&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
 }
 
-void RunDataIdentity::refuse_other_data(const std::string& path, const std::string& before,
-                                        const std::string& now) const {
-  if (before.empty() || before == now) return;
-  refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
+void RunDataIdentity::refuse_other_data(const std::string& path, const std::string& recorded,
+                                        const std::string& current) const {
+  if (recorded.empty() || recorded == current) return;
+  refuse_other_run(path, {{"data.train.fingerprint", recorded, current}}, request_.resume.allowed);
 }
 
 /// Waits on rank 0 for 100 ms and records the fingerprints that become known. Returns true when all

@@ -33,8 +33,8 @@ class RunDataIdentity : public DataIdentity {
   void keep_recorded_fingerprints();
   bool await_briefly();
   void record_fingerprint(const std::string& role, const std::string& digest);
-  void refuse_other_data(const std::string& path, const std::string& before,
-                         const std::string& now) const;
+  void refuse_other_data(const std::string& path, const std::string& recorded,
+                         const std::string& current) const;
 
   const TrainRequest& request_;
   Session& session_;

@@ -34,7 +34,7 @@ class RunEvaluator : public Evaluator {
   void write_texts(int64_t step) override;
 
   /// Shows the first text on the terminal, if it was written with the weights after `step`.
-  void print_text(int64_t step);
+  void print_sample(int64_t step);
 
  private:
   const Config& config_;
@@ -43,7 +43,7 @@ class RunEvaluator : public Evaluator {
   const RunData& data_;
   RunJournal& journal_;
   const StopAgreement& stop_;
-  std::optional<TextSampler> texts_;
+  std::optional<TextSampler> text_sampler_;
   /// The step after which text samples were last written, and the samples.
   int64_t sampled_step_ = -1;
   std::vector<TextSample> samples_;

@@ -18,8 +18,8 @@
 #include "inputs/recorded_run.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
+#include "report/launch_record.h"
 #include "report/loss_table.h"
-#include "report/outcome.h"
 #include "report/run_report.h"
 #include "report/wall_time.h"
 #include "training/training_progress.h"
@@ -55,43 +55,45 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.environment = recorded_environment();
   if (!request.torchrun_launch.empty())
     manifest.environment[launch_variables::kAgent] = request.torchrun_launch;
-  manifest.started = utc_now();
+  manifest.start_time = utc_now();
   return manifest;
 }
 
 RunFolderWriter::RunFolderWriter(const TrainRequest& request)
     : request_(request),
-      folder_(request.config.output_dir, request.resume.step        ? RunStart::kResumeStep
-                                         : request.resume.is_wanted ? RunStart::kResume
-                                                                    : RunStart::kFresh) {
+      folder_(request.config.output_dir, request.resume.step           ? RunStart::kResumeStep
+                                         : request.resume.is_requested ? RunStart::kResume
+                                                                       : RunStart::kFresh) {
   if (folder_.has_earlier_run()) earlier_manifest_ = read_manifest(paths().manifest());
 }
 
-void RunFolderWriter::compare_with(const std::string& path, const RunManifest& before,
-                                   const RunManifest& now) {
-  for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
+void RunFolderWriter::check_and_report_changes(const std::string& path, const RunManifest& recorded,
+                                               const RunManifest& current) {
+  for (const std::string& change : check_resume(path, recorded, current, request_.resume.allowed))
     if (reported_changes_.insert(change).second)
       log_notice(cat("the resumed run has another ", change));
 }
 
-void RunFolderWriter::check_resumed_run(const RunManifest& now) {
-  if (earlier_manifest_) return compare_with(paths().manifest(), *earlier_manifest_, now);
+void RunFolderWriter::check_resumed_run(const RunManifest& current) {
+  if (earlier_manifest_)
+    return check_and_report_changes(paths().manifest(), *earlier_manifest_, current);
   log_warning(cat(paths().manifest(),
                   ": is missing; the run is compared with what its checkpoint records"));
 }
 
 void RunFolderWriter::check_resumed_checkpoint(const std::string& folder,
-                                               const CheckpointMeta& saved,
-                                               const RunManifest& now) {
-  if (is_imported(saved)) log_notice(import_notice(folder, saved));
-  compare_with(checkpoint_manifest_path(folder), recorded_run(saved, now), now);
+                                               const CheckpointMeta& meta,
+                                               const RunManifest& current) {
+  if (is_imported(meta)) log_notice(import_notice(folder, meta));
+  check_and_report_changes(checkpoint_manifest_path(folder), recorded_run(meta, current), current);
   start_state_ = folder;
 }
 
 void RunFolderWriter::refuse_if_checkpoints_are_gone() const {
   if (!earlier_manifest_) return;
-  const auto saved = earlier_manifest_->counters.find("checkpoints_saved");
-  const bool has_saved = saved != earlier_manifest_->counters.end() && saved->second > 0;
+  const auto saved_count = earlier_manifest_->counters.find("checkpoints_saved");
+  const bool has_saved =
+      saved_count != earlier_manifest_->counters.end() && saved_count->second > 0;
   if (!has_saved && !posix_files().exists(paths().checkpoints() + "/latest")) return;
   throw Error(ExitCode::kBadInput,
               cat(paths().manifest(), ": the run saved checkpoints, but ", paths().checkpoints(),
@@ -100,7 +102,7 @@ void RunFolderWriter::refuse_if_checkpoints_are_gone() const {
 }
 
 void RunFolderWriter::record_new_start() {
-  if (!request_.resume.is_wanted) return;
+  if (!request_.resume.is_requested) return;
   if (earlier_manifest_) {
     start_state_ += ": --resume found a run that had saved no checkpoint";
     return print("no checkpoint was saved yet: training starts from the beginning");
@@ -115,7 +117,7 @@ void RunFolderWriter::start(RunManifest manifest, int64_t first_step, int64_t to
   first_step_ = first_step;
   record_restart(manifest, first_step);
   record_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
-  manifest.start = start_state_;
+  manifest.start_state = start_state_;
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
@@ -158,7 +160,7 @@ void RunFolderWriter::record_restart(RunManifest& manifest, int64_t first_step) 
   manifest.restarts = earlier_manifest_->restarts;
   manifest.counters = earlier_manifest_->counters;
   RestartRecord restart;
-  restart.time = manifest.started;
+  restart.time = manifest.start_time;
   restart.reason = earlier_manifest_->exit_code
                        ? earlier_manifest_->exit_reason
                        : "the previous run ended without recording a reason";
@@ -269,7 +271,7 @@ EffectiveTime RunFolderWriter::write_outcome(int exit_code, const std::string& r
                                              const std::vector<StepMetrics>& metrics) {
   EffectiveTime time;
   manifest_->update([&](RunManifest& manifest) {
-    manifest.ended = utc_now();
+    manifest.end_time = utc_now();
     manifest.exit_code = exit_code;
     manifest.exit_reason = reason;
     time = record_effective_time(manifest, metrics, wall_seconds());

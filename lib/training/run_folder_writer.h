@@ -37,13 +37,13 @@ class RunFolderWriter {
   /// Returns the manifest of the folder's earlier run, if this run continues it.
   const std::optional<RunManifest>& earlier_manifest() const { return earlier_manifest_; }
 
-  /// Throws an Error if this run may not resume the run in the folder (admit_resume), and reports
+  /// Throws an Error if this run may not resume the run in the folder (check_resume), and reports
   /// other changes.
-  void check_resumed_run(const RunManifest& now);
+  void check_resumed_run(const RunManifest& current);
   /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
   /// checkpoint's own record.
-  void check_resumed_checkpoint(const std::string& folder, const CheckpointMeta& saved,
-                                const RunManifest& now);
+  void check_resumed_checkpoint(const std::string& folder, const CheckpointMeta& meta,
+                                const RunManifest& current);
   /// Reports, and records for run.json, that training starts from the model's weights although a
   /// resume was requested.
   void record_new_start();
@@ -76,7 +76,8 @@ class RunFolderWriter {
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:
-  void compare_with(const std::string& path, const RunManifest& before, const RunManifest& now);
+  void check_and_report_changes(const std::string& path, const RunManifest& recorded,
+                                const RunManifest& current);
   void record_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
   void check_follower();

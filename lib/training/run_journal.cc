@@ -19,7 +19,7 @@ namespace {
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t ranks_per_data_place = request.launch.world_size / mesh.data;
-  const int64_t removed_places = std::ssize(request.ranks.removed) / ranks_per_data_place;
+  const int64_t removed_places = std::ssize(request.ranks.removed_ranks) / ranks_per_data_place;
   return cat("continues with ", count_text(mesh.data, "data-parallel rank"), " of ",
              mesh.data + removed_places, " since ", request.ranks.removed_reason);
 }
@@ -48,7 +48,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
-  if (!request_.ranks.removed.empty()) warn(fewer_ranks_text(request_));
+  if (!request_.ranks.removed_ranks.empty()) warn(fewer_ranks_text(request_));
   log_debug(cat("rank ", session_.rank(), " of ", session_.world_size(), ", ftrun ",
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }

@@ -18,11 +18,11 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
     : session_(session),
       setup_(setup),
       resource_use_(config, setup),
-      times_(std::move(summary.predicted)),
+      times_(std::move(summary.predicted_step)),
       cpu_load_watch_(session.world_size()) {
-  if (!summary.traced.empty())
+  if (!summary.traced_ranks.empty())
     tracer_.emplace(config.train.trace, session, setup.train_plan().program,
-                    std::move(summary.traced), journal, times_.predicted());
+                    std::move(summary.traced_ranks), journal, times_.predicted_step());
   if (session.world_size() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
@@ -98,7 +98,7 @@ std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics)
 void RunStepper::check_replicas(int64_t step) {
   if (!replicas_) return;
   session_.show_phase(cat("comparing replicas after step ", step));
-  replicas_->check(step);
+  replicas_->compare_replicas(step);
 }
 
 }  // namespace ftrun

@@ -37,12 +37,12 @@ constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
 constexpr double kSlowestSteps = 10;
 constexpr milliseconds kMinLimit = std::chrono::minutes(10);
 
-bool is_auto(const Config& config) {
+bool has_auto_timeout(const Config& config) {
   return config.comm.timeout == 0;
 }
 
 milliseconds timeout_of(const Config& config, milliseconds default_timeout) {
-  return is_auto(config) ? default_timeout : std::chrono::seconds(config.comm.timeout);
+  return has_auto_timeout(config) ? default_timeout : std::chrono::seconds(config.comm.timeout);
 }
 
 /// Returns the path of the rendezvous file. It is next to the run folder, because the run folder
@@ -57,7 +57,7 @@ std::string rendezvous_file(const std::string& output_dir) {
 /// the same time. The name is needed if the user gives a token, because the same token may be given
 /// to several jobs; the token of a rendezvous file belongs to one job. The fallback name is unique
 /// because only one run at a time can hold an output_dir.
-std::string job_of(const TrainRequest& request) {
+std::string job_name(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   if (!launch.job.empty() || launch.token.empty()) return launch.job;
   return cat("output_dir ", request.config.output_dir, ", model.path ", request.config.model.path);
@@ -78,7 +78,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   options.attempt = launch.restarts;
   options.token = launch.token;
   options.rendezvous_file = rendezvous_file(request.config.output_dir);
-  options.job = job_of(request);
+  options.job = job_name(request);
   // Programs that this rank starts do not need the token, so it is removed from the environment.
   ::unsetenv(launch_variables::kToken);
   options.board_fd = launch.board_fd;
@@ -103,7 +103,7 @@ constexpr const char* kStartAlike =
     "start every rank with the same binary, config and model folder";
 
 /// Lists the ranks whose text differs from rank 0's.
-std::vector<std::string> ranks_unlike_first(const std::vector<std::string>& texts) {
+std::vector<std::string> find_differing_ranks(const std::vector<std::string>& texts) {
   std::vector<std::string> differing_ranks;
   for (size_t rank = 1; rank < texts.size(); ++rank)
     if (texts[rank] != texts[0]) differing_ranks.push_back(std::to_string(rank));
@@ -111,15 +111,16 @@ std::vector<std::string> ranks_unlike_first(const std::vector<std::string>& text
 }
 
 /// Returns one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
-std::string differing_keys(const std::string& first, const std::string& other,
-                           const std::string& rank) {
+std::string differing_keys_text(const std::string& first, const std::string& other,
+                                const std::string& rank) {
   RunManifest a;
   RunManifest b;
   a.config = first;
   b.config = other;
   std::string lines;
   for (const ManifestDifference& key : compare_manifests(a, b))
-    lines += cat("\n  ", key.field, ": rank 0 has ", key.before, ", rank ", rank, " has ", key.now);
+    lines += cat("\n  ", key.field, ": rank 0 has ", key.earlier_value, ", rank ", rank, " has ",
+                 key.current_value);
   return lines;
 }
 
@@ -130,7 +131,7 @@ Session::Session(const TrainRequest& request) : Session(request, open_rendezvous
 Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous)
     : rank_(request.launch.rank),
       world_size_(request.launch.world_size),
-      has_auto_timeout_(is_auto(request.config)),
+      has_auto_timeout_(has_auto_timeout(request.config)),
       timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
@@ -167,7 +168,7 @@ void Session::open_communicators(const Config& config, const StateOptions& state
       gpu_->kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
                                  static_cast<DeviceStream>(sum.stream));
     };
-  const GroupCollection groups = group_collection(state);
+  const GroupCollection groups = make_group_collection(state);
   communicators_ =
       std::make_unique<OwnedCommunicators>(*rendezvous_, groups.list, groups.model, options);
 }
@@ -179,8 +180,8 @@ std::vector<std::string> Session::all_gather_text(const std::string& what,
   return rendezvous_->all_gather_text(what, text);
 }
 
-int Session::share_cores(const CoreLimit& own) {
-  const std::vector<std::string> texts = all_gather_text("cores", core_limit_text(own));
+int Session::share_cores(const CoreLimit& core_limit) {
+  const std::vector<std::string> texts = all_gather_text("cores", core_limit_text(core_limit));
   std::vector<RankCores> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
     ranks.push_back(
@@ -212,7 +213,7 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 /// Compares hashes first, and exchanges the texts only if they differ.
 void Session::check_nodes_match(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
-  if (ranks_unlike_first(all_gather_text(topic, hex64(xxh3(text.data(), text.size())))).empty())
+  if (find_differing_ranks(all_gather_text(topic, hex64(xxh3(text.data(), text.size())))).empty())
     return;
   const std::string lines = differing_facts_text(all_gather_text(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
@@ -221,8 +222,8 @@ void Session::check_nodes_match(const std::string& topic, const std::vector<Node
 }
 
 void Session::check_ranks_match(const std::string& what, const std::string& text) {
-  const std::vector<std::string> all = all_gather_text("equal", text);
-  const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
+  const std::vector<std::string> texts = all_gather_text("equal", text);
+  const std::vector<std::string> differing_ranks = find_differing_ranks(texts);
   if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
                    cat(what, " differs from rank 0's on ", rank_list(differing_ranks)),
@@ -245,13 +246,13 @@ void Session::refuse_together(const Error& error) {
 void Session::check_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
   const std::vector<std::string> differing_ranks =
-      ranks_unlike_first(all_gather_text("config", hash));
+      find_differing_ranks(all_gather_text("config", hash));
   if (differing_ranks.empty()) return;
   const std::vector<std::string> texts = all_gather_text("config text", request.config_json);
   const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
                    cat("the config differs from rank 0's on ", rank_list(differing_ranks), ":",
-                       differing_keys(texts.front(), other, differing_ranks.front())),
+                       differing_keys_text(texts.front(), other, differing_ranks.front())),
                    kStartAlike});
 }
 
@@ -289,15 +290,15 @@ int Session::agree_on_stop(int signal) {
 void Session::set_timeout(milliseconds limit, bool include_programs) {
   communicators().host_world->set_timeout(limit);
   communicators().host_model->set_timeout(limit);
-  for (Communicator* group : communicators().of_groups)
+  for (Communicator* group : communicators().group_communicators)
     if (include_programs) group->set_timeout(limit);
 }
 
 void Session::adapt_timeout(double seconds) {
-  slowest_step_ = std::max(slowest_step_, seconds);
-  rendezvous_->set_usual_wait(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
+  slowest_step_seconds_ = std::max(slowest_step_seconds_, seconds);
+  rendezvous_->set_usual_wait(milliseconds(static_cast<int64_t>(slowest_step_seconds_ * 1e3)));
   if (!has_auto_timeout_ || !communicators_) return;
-  const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
+  const milliseconds limit(static_cast<int64_t>(slowest_step_seconds_ * kSlowestSteps * 1e3));
   if (std::max(limit, kMinLimit) == timeout_) return;
   timeout_ = std::max(limit, kMinLimit);
   set_timeout(timeout_, true);

@@ -57,7 +57,7 @@ class Session {
   }
   /// Collective: returns the number of threads on which this rank computes. It depends on the cores
   /// that all ranks of its machine may use (cluster/core_share).
-  int share_cores(const CoreLimit& own);
+  int share_cores(const CoreLimit& core_limit);
   /// Returns the GPU; null when the ranks compute on CPUs. All ranks compute on the same kind
   /// of device.
   Gpu* gpu() { return gpu_.get(); }
@@ -128,7 +128,7 @@ class Session {
   /// Says whether comm.timeout is "auto" in the config.
   const bool has_auto_timeout_;
   std::chrono::milliseconds timeout_;
-  double slowest_step_ = 0;
+  double slowest_step_seconds_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> nodes_;
   /// The GPU. It is declared before the communicators, so that it is destroyed after them: they use

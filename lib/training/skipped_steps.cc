@@ -8,33 +8,36 @@
 
 namespace ftrun {
 
-std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.sort_key, " ", own.data_parallel_index, " ", own.location);
+std::string encode_nonfinite_report(const NonfiniteReport& report) {
+  return cat(report.sort_key, " ", report.data_parallel_index, " ", report.location);
 }
 
 std::string nonfinite_locations(const std::vector<std::string>& texts) {
-  struct RankPlace {
+  struct ReportOfRank {
     size_t rank;
-    RankNonfinite report;
+    NonfiniteReport report;
   };
-  std::vector<RankPlace> all;
+  std::vector<ReportOfRank> reports;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    RankPlace found{rank, {}};
+    ReportOfRank current{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> found.report.sort_key >> found.report.data_parallel_index >> std::ws;
-    std::getline(in, found.report.location);
-    if (found.report.sort_key >= 0) all.push_back(std::move(found));
+    in >> current.report.sort_key >> current.report.data_parallel_index >> std::ws;
+    std::getline(in, current.report.location);
+    if (current.report.sort_key >= 0) reports.push_back(std::move(current));
   }
-  std::stable_sort(all.begin(), all.end(), [](const RankPlace& a, const RankPlace& b) {
-    return a.report.sort_key < b.report.sort_key;
-  });
+  std::stable_sort(reports.begin(), reports.end(),
+                   [](const ReportOfRank& a, const ReportOfRank& b) {
+                     return a.report.sort_key < b.report.sort_key;
+                   });
   std::vector<std::string> locations;
-  for (const RankPlace& found : all) {
-    const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
-      return other.report.data_parallel_index == found.report.data_parallel_index &&
-             other.report.sort_key < found.report.sort_key;
-    });
-    if (!from_another) locations.push_back(cat("rank ", found.rank, ", ", found.report.location));
+  for (const ReportOfRank& current : reports) {
+    const bool received_from_another =
+        std::any_of(reports.begin(), reports.end(), [&](const ReportOfRank& other) {
+          return other.report.data_parallel_index == current.report.data_parallel_index &&
+                 other.report.sort_key < current.report.sort_key;
+        });
+    if (!received_from_another)
+      locations.push_back(cat("rank ", current.rank, ", ", current.report.location));
   }
   return join(locations, "; ");
 }

@@ -19,8 +19,8 @@ struct NonfiniteSearchResult {
   bool repeat_is_finite = false;
 };
 
-/// RankNonfinite is a rank's report to the other ranks about a step that was not finite.
-struct RankNonfinite {
+/// NonfiniteReport is a rank's report to the other ranks about a step that was not finite.
+struct NonfiniteReport {
   /// The time in the step, as a sort key, at which the rank first found a value that is not finite;
   /// -1 for never. A rank that received the value from another rank found it later than that rank.
   int64_t sort_key = -1;
@@ -29,7 +29,7 @@ struct RankNonfinite {
   std::string location;
 };
 
-std::string encode_nonfinite(const RankNonfinite& own);
+std::string encode_nonfinite_report(const NonfiniteReport& report);
 /// Returns the text "rank 1, forward layer 3 ...; rank 4, ..." from the texts of all ranks, the
 /// earliest first. Leaves out ranks that share their sequences with a rank that found a value
 /// earlier, because they received the value from that rank.

@@ -31,23 +31,24 @@ class SlowRankFinder {
   static constexpr double kFactor = 1.5;
   static constexpr double kMinSeconds = 0.02;
 
-  /// Sum is a function that sums numbers over all ranks, in place. Collective.
-  using Sum = std::function<void(std::span<double> numbers)>;
+  /// SumOverRanks is a function that sums numbers over all ranks, in place. Collective.
+  using SumOverRanks = std::function<void(std::span<double> numbers)>;
 
   /// Makes the search for rank `rank`. `stages[r]` is the pipeline stage of rank r; ranks of the
   /// same stage have the same work.
-  SlowRankFinder(int rank, std::vector<int> stages, Sum sum);
+  SlowRankFinder(int rank, std::vector<int> stages, SumOverRanks sum);
 
   /// Adds this rank's seconds of a step; called after each step. Collective. Returns the same lines
   /// on all ranks: one for each rank that has become slow, or is no longer slow.
-  std::vector<std::string> add_step(int64_t number, const SecondsByRankPhase& seconds);
+  std::vector<std::string> add_step(int64_t step, const SecondsByRankPhase& seconds);
 
  private:
-  std::string compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all, int64_t number);
+  std::string compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& seconds_by_rank,
+                           int64_t step);
 
   const size_t rank_;
   const std::vector<int> stages_;
-  Sum sum_;
+  SumOverRanks sum_;
   std::vector<SecondsByRankPhase> seconds_;
   /// The number of consecutive intervals in which each rank was slow.
   std::vector<int> slow_intervals_;

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/peers.h"
-#include "report/outcome.h"
+#include "report/launch_record.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -16,13 +16,13 @@ namespace {
 /// outlives its ranks, and by its restart count.
 std::optional<TorchrunLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
-  const std::string process = identity_text(process_identity(::getppid()));
+  const std::string process = identity_text(read_process_identity(::getppid()));
   return TorchrunLaunch{hex64(xxh3(process.data(), process.size())), launch.torchrun_restarts};
 }
 
 }  // namespace
 
-TrainRequest request_of_start(TrainRequest request, std::optional<TorchrunLaunch> launch) {
+TrainRequest complete_request(TrainRequest request, std::optional<TorchrunLaunch> launch) {
   if (!launch) launch = launch_of_parent(request.launch);
   if (!launch) return request;
   request.torchrun_launch = launch->name;
@@ -37,7 +37,7 @@ TrainRequest request_of_start(TrainRequest request, std::optional<TorchrunLaunch
   return request;
 }
 
-std::string swap_name(const TrainRequest& request) {
+std::string unique_swap_name(const TrainRequest& request) {
   const std::string key =
       cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
   return hex64(xxh3(key.data(), key.size()));

@@ -11,9 +11,9 @@ namespace ftrun {
 /// Completes the request with facts that ranks know only once they are connected. `launch` is what
 /// they read from the store of torchrun's agent, if it serves one. Ranks that torchrun restarted
 /// resume the run that an earlier start of the same torchrun launch began.
-TrainRequest request_of_start(TrainRequest request, std::optional<TorchrunLaunch> launch);
+TrainRequest complete_request(TrainRequest request, std::optional<TorchrunLaunch> launch);
 
 /// Returns a name for the swap files that is unique for each run.
-std::string swap_name(const TrainRequest& request);
+std::string unique_swap_name(const TrainRequest& request);
 
 }  // namespace ftrun

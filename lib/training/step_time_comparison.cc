@@ -50,12 +50,12 @@ std::string load_text(bool took_longer, const CpuLoadShares& load) {
 }
 
 /// Formats the events of the ranks of `timeline` whose class contains a traced rank.
-std::string events_of(const StepTimeline& timeline, const RankClasses& classes,
-                      const std::vector<int>& traced) {
+std::string format_predicted_events(const StepTimeline& timeline, const RankClasses& classes,
+                                    const std::vector<int>& traced_ranks) {
   TraceEvents events;
   for (const RankTimeline& rank : timeline.ranks)
-    if (std::any_of(traced.begin(), traced.end(), [&](int other) {
-          return classes.class_of(other) == classes.class_of(rank.rank);
+    if (std::any_of(traced_ranks.begin(), traced_ranks.end(), [&](int traced_rank) {
+          return classes.class_of(traced_rank) == classes.class_of(rank.rank);
         }))
       add_predicted_rank(events, rank);
   return events.text();
@@ -63,8 +63,8 @@ std::string events_of(const StepTimeline& timeline, const RankClasses& classes,
 
 }  // namespace
 
-PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ranks_here,
-                                           int64_t threads, const std::vector<int>& traced) {
+PredictedStep predict_step_on_this_machine(const RankClassPlans& class_plans, int64_t ranks_here,
+                                           int64_t threads, const std::vector<int>& traced_ranks) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
@@ -72,18 +72,18 @@ PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ra
     if (!machine) {
       predicted.unavailable_reason = "ftrun bench machine has not measured this machine";
     } else if (machine->cpu_model != read_machine_info().cpu_model ||
-               machine->devices != usable_cores()) {
+               machine->devices != count_usable_cores()) {
       predicted.unavailable_reason = cat(
           path,
           " describes another CPU or number of cores; run ftrun bench machine to measure this one");
-    } else if (ranks_here != all.classes().ranks()) {
+    } else if (ranks_here != class_plans.classes().ranks()) {
       predicted.unavailable_reason = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured_on);
       StepTimeline timeline;
-      predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads},
-                                    traced.empty() ? nullptr : &timeline);
-      predicted.events = events_of(timeline, all.classes(), traced);
+      predicted.time = predict_step(class_plans, *machine, {.nodes = 1, .threads = threads},
+                                    traced_ranks.empty() ? nullptr : &timeline);
+      predicted.events = format_predicted_events(timeline, class_plans.classes(), traced_ranks);
     }
   } catch (const std::exception& error) {
     predicted.unavailable_reason = first_line(error.what());
@@ -92,31 +92,32 @@ PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ra
 }
 
 StepTimeComparison::StepTimeComparison(PredictedStep predicted) : predicted_(std::move(predicted)) {
-  for (auto* kept : {&steps_, &layers_, &update_, &communication_, &stages_}) kept->reserve(kKept);
+  for (auto* seconds_of_steps : {&steps_, &layers_, &update_, &communication_, &stages_})
+    seconds_of_steps->reserve(kMaxRecordedSteps);
 }
 
 void StepTimeComparison::add_step(const StepMetrics& metrics, const StepSeconds& seconds) {
   if (recorded_steps_++ < kLeftOut) return;
-  const auto index =
-      static_cast<size_t>((recorded_steps_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
-  const auto keep = [&](std::vector<double>& kept, double value) {
-    if (index == kept.size()) kept.push_back(value);
-    kept[index] = value;
+  const auto index = static_cast<size_t>((recorded_steps_ - kLeftOut - 1) %
+                                         static_cast<int64_t>(kMaxRecordedSteps));
+  const auto record = [&](std::vector<double>& seconds_of_steps, double value) {
+    if (index == seconds_of_steps.size()) seconds_of_steps.push_back(value);
+    seconds_of_steps[index] = value;
   };
-  keep(steps_, metrics.step_seconds - metrics.data_wait_seconds);
-  keep(layers_, seconds.layers);
-  keep(update_, seconds.update);
-  keep(communication_, metrics.exposed_communication_seconds.value_or(0));
-  keep(stages_, seconds.stages);
+  record(steps_, metrics.step_seconds - metrics.data_wait_seconds);
+  record(layers_, seconds.layers);
+  record(update_, seconds.update);
+  record(communication_, metrics.exposed_communication_seconds.value_or(0));
+  record(stages_, seconds.stages);
 }
 
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
 /// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
 /// other ranks.
-std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::parts() const {
+std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::part_seconds() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;
-  const std::array<std::pair<double, double>, kNames.size()> seconds{
+  const std::array<std::pair<double, double>, kNames.size()> predicted_and_measured{
       {{time.layer_seconds, median(layers_)},
        {time.update_seconds, median(update_)},
        {time.collective_wait_seconds, median(communication_)},
@@ -124,7 +125,7 @@ std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::parts() const {
        {time.seconds, median(steps_)}}};
   std::vector<PartSeconds> parts;
   for (size_t i = 0; i < kNames.size(); ++i)
-    parts.push_back({kNames[i], seconds[i].first, seconds[i].second});
+    parts.push_back({kNames[i], predicted_and_measured[i].first, predicted_and_measured[i].second});
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     parts.back().predicted -= parts[i].predicted;
     parts.back().measured -= parts[i].measured;
@@ -136,27 +137,28 @@ std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::parts() const {
 
 std::string StepTimeComparison::text(const CpuLoadShares& load) const {
   if (steps_.empty()) return "";
-  const double measured = median(steps_);
-  const std::string found = cat(seconds_text(measured), " measured (median of ",
-                                count_text(std::ssize(steps_), "step"), ")");
+  const double measured_seconds = median(steps_);
+  const std::string measured_text = cat(seconds_text(measured_seconds), " measured (median of ",
+                                        count_text(std::ssize(steps_), "step"), ")");
   if (!predicted_.time)
-    return cat("time of a step: ", found, "; not predicted: ", predicted_.unavailable_reason);
+    return cat("time of a step: ", measured_text,
+               "; not predicted: ", predicted_.unavailable_reason);
   const StepTime& time = *predicted_.time;
   std::string text =
       cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",
-          found, ": ", difference_text(time.seconds, measured));
-  const std::vector<PartSeconds> part_times = parts();
+          measured_text, ": ", difference_text(time.seconds, measured_seconds));
+  const std::vector<PartSeconds> part_times = part_seconds();
   for (const PartSeconds& part : part_times)
-    if (std::max(part.predicted, part.measured) >= kShown * measured)
+    if (std::max(part.predicted, part.measured) >= kShown * measured_seconds)
       text += cat("\n  ", part.name.name, ": ", seconds_text(part.predicted), " predicted, ",
                   seconds_text(part.measured), " measured");
-  if (std::abs(time.seconds - measured) > kNotable * measured) {
+  if (std::abs(time.seconds - measured_seconds) > kNotable * measured_seconds) {
     const auto largest = std::max_element(
         part_times.begin(), part_times.end(), [](const PartSeconds& a, const PartSeconds& b) {
           return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
         });
     text += cat("\n  most of the difference is in: ", largest->name.name,
-                load_text(measured > time.seconds, load));
+                load_text(measured_seconds > time.seconds, load));
   }
   return text;
 }
@@ -167,7 +169,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manife
   if (predicted_.time) {
     auto& predicted = record["predicted"];
     predicted[step_parts::kStep.key] = microseconds(predicted_.time->seconds);
-    for (const PartSeconds& part : steps_.empty() ? std::vector<PartSeconds>{} : parts())
+    for (const PartSeconds& part : steps_.empty() ? std::vector<PartSeconds>{} : part_seconds())
       predicted[part.name.key] = microseconds(part.predicted);
   }
   if (steps_.empty()) return record;
@@ -175,7 +177,8 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manife
   measured[step_parts::kStep.key] = microseconds(median(steps_));
   measured[step_parts::kCollectives.key] = microseconds(median(communication_));
   if (!predicted_.time) return record;
-  for (const PartSeconds& part : parts()) measured[part.name.key] = microseconds(part.measured);
+  for (const PartSeconds& part : part_seconds())
+    measured[part.name.key] = microseconds(part.measured);
   record["load"] = {{"others_per_million", std::llround(load.other_programs * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;

@@ -26,9 +26,10 @@ struct PredictedStep {
 
 /// Predicts the time of a step with the machine file of this machine (own_machine_path()), if it
 /// describes these cores and all `ranks_here` ranks of the run are on this machine. The events
-/// are those of the lowest rank of each class of `traced` ranks.
-PredictedStep predict_step_on_this_machine(const RankClassPlans& all, int64_t ranks_here,
-                                           int64_t threads, const std::vector<int>& traced = {});
+/// are those of the lowest rank of each class that contains one of `traced_ranks`.
+PredictedStep predict_step_on_this_machine(const RankClassPlans& class_plans, int64_t ranks_here,
+                                           int64_t threads,
+                                           const std::vector<int>& traced_ranks = {});
 
 /// StepSeconds holds the compute time of this rank in a step, as the executor measured it:
 /// operations of layers, updates, and waits for other stages.
@@ -55,17 +56,17 @@ class StepTimeComparison {
   /// millionths.
   std::map<std::string, std::map<std::string, int64_t>> manifest_values(
       const CpuLoadShares& load) const;
-  const PredictedStep& predicted() const { return predicted_; }
+  const PredictedStep& predicted_step() const { return predicted_; }
 
  private:
-  static constexpr size_t kKept = 1000;
+  static constexpr size_t kMaxRecordedSteps = 1000;
   /// PartSeconds holds a part of a step and its seconds.
   struct PartSeconds {
     StepPartName name;
     double predicted = 0;
     double measured = 0;
   };
-  std::vector<PartSeconds> parts() const;
+  std::vector<PartSeconds> part_seconds() const;
 
   PredictedStep predicted_;
   int64_t recorded_steps_ = 0;

@@ -29,10 +29,10 @@ std::vector<ClockOffset> clock_offsets(const std::vector<std::vector<double>>& e
 /// clock of rank 0, and passes them to the journal together with the predicted step.
 class StepTracer {
  public:
-  /// Makes a tracer. `traced` lists the traced ranks and must be the same on every rank. Keeps
-  /// references to all other arguments.
+  /// Makes a tracer. `traced_ranks` lists the traced ranks and must be the same on every rank.
+  /// Keeps references to all other arguments.
   StepTracer(const TraceConfig& config, Session& session, const Program& program,
-             std::vector<int> traced, Journal& journal, const PredictedStep& predicted);
+             std::vector<int> traced_ranks, Journal& journal, const PredictedStep& predicted_step);
 
   bool traces(int64_t step) const { return is_traced(config_, step); }
   /// Records the step if it is traced; in this case the call is collective. `trace` is this rank's
@@ -41,13 +41,13 @@ class StepTracer {
 
  private:
   std::vector<ClockOffset> compare_clocks();
-  std::string measured(int64_t step, const RunTrace& trace, double delay) const;
-  std::vector<double> gather(double number, const char* what);
+  std::string measured_events(int64_t step, const RunTrace& trace, double delay) const;
+  std::vector<double> gather_numbers(double number, const char* what);
 
   const TraceConfig& config_;
   Session& session_;
   const Program& program_;
-  const std::vector<int> traced_;
+  const std::vector<int> traced_ranks_;
   Journal& journal_;
   const PredictedStep& predicted_;
   /// A text that says how well the times of different ranks can be compared.

@@ -17,17 +17,17 @@ constexpr const char* kSaveCounter = "longest_save_milliseconds";
 constexpr double kNotableFactor = 1.1;
 constexpr double kNotableSeconds = 0.05;
 
-int64_t milliseconds_up(double seconds) {
+int64_t round_up_to_milliseconds(double seconds) {
   return std::llround(std::ceil(seconds * 1e3));
 }
 
-double seconds_of(const std::map<std::string, int64_t>& counters, const char* name) {
-  const auto found = counters.find(name);
-  return found == counters.end() ? 0 : 1e-3 * static_cast<double>(found->second);
+double counter_seconds(const std::map<std::string, int64_t>& counters, const char* name) {
+  const auto counter = counters.find(name);
+  return counter == counters.end() ? 0 : 1e-3 * static_cast<double>(counter->second);
 }
 
-bool is_notable(double now, double before) {
-  return now > kNotableFactor * before && now > before + kNotableSeconds;
+bool is_notable_increase(double new_seconds, double old_seconds) {
+  return new_seconds > kNotableFactor * old_seconds && new_seconds > old_seconds + kNotableSeconds;
 }
 
 /// Returns the text "75.5 s". It never uses minutes, so that a reader can check the sum.
@@ -36,7 +36,7 @@ std::string tenths_text(double seconds) {
 }
 
 /// Returns the text "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
-std::string sum_text(const StopCosts& costs) {
+std::string stop_duration_text(const StopCosts& costs) {
   std::string text = cat(StopCosts::kAwaitedSteps, " x ", tenths_text(costs.longest_step_seconds),
                          " (longest step)");
   if (costs.longest_save_seconds > 0)
@@ -51,27 +51,27 @@ std::string sum_text(const StopCosts& costs) {
 
 }  // namespace
 
-StopLead::StopLead(double lead, bool saves_in_background) : lead_seconds_(lead) {
+StopLead::StopLead(double lead_seconds, bool saves_in_background) : lead_seconds_(lead_seconds) {
   costs_.saves_in_background = saves_in_background;
 }
 
 void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
-  if (lead_seconds_ == 0) lead_seconds_ = seconds_of(counters, kLeadCounter);
-  add_step_time(seconds_of(counters, kStepCounter));
-  add_save_time(seconds_of(counters, kSaveCounter));
+  if (lead_seconds_ == 0) lead_seconds_ = counter_seconds(counters, kLeadCounter);
+  add_step_time(counter_seconds(counters, kStepCounter));
+  add_save_time(counter_seconds(counters, kSaveCounter));
 }
 
 void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
-  if (lead_seconds_ > 0) counters[kLeadCounter] = milliseconds_up(lead_seconds_);
+  if (lead_seconds_ > 0) counters[kLeadCounter] = round_up_to_milliseconds(lead_seconds_);
   if (costs_.longest_step_seconds > 0)
-    counters[kStepCounter] = milliseconds_up(costs_.longest_step_seconds);
+    counters[kStepCounter] = round_up_to_milliseconds(costs_.longest_step_seconds);
   if (costs_.longest_save_seconds > 0)
-    counters[kSaveCounter] = milliseconds_up(costs_.longest_save_seconds);
+    counters[kSaveCounter] = round_up_to_milliseconds(costs_.longest_save_seconds);
 }
 
 bool StopLead::has_grown() const {
-  return is_notable(costs_.longest_step_seconds, written_costs_.longest_step_seconds) ||
-         is_notable(costs_.longest_save_seconds, written_costs_.longest_save_seconds);
+  return is_notable_increase(costs_.longest_step_seconds, written_costs_.longest_step_seconds) ||
+         is_notable_increase(costs_.longest_save_seconds, written_costs_.longest_save_seconds);
 }
 
 void StopLead::add_step_time(double seconds) {
@@ -83,13 +83,15 @@ void StopLead::add_save_time(double seconds) {
 }
 
 std::string StopLead::new_warning() {
-  const double needed = costs_.longest_stop_seconds();
-  if (lead_seconds_ == 0 || needed <= lead_seconds_ || needed <= kNotableFactor * warned_seconds_)
+  const double needed_seconds = costs_.longest_stop_seconds();
+  if (lead_seconds_ == 0 || needed_seconds <= lead_seconds_ ||
+      needed_seconds <= kNotableFactor * warned_seconds_)
     return "";
-  warned_seconds_ = needed;
+  warned_seconds_ = needed_seconds;
   return cat("--stop-lead ", tenths_text(lead_seconds_), " is too short: a stop may take ",
-             sum_text(costs_), "\n  remedy: have the scheduler send its signal earlier, at least ",
-             std::llround(std::ceil(needed)),
+             stop_duration_text(costs_),
+             "\n  remedy: have the scheduler send its signal earlier, at least ",
+             std::llround(std::ceil(needed_seconds)),
              " s before it kills (sbatch --signal=B:USR1@SECONDS, and --stop-lead the same), or "
              "make steps shorter (gradient_accumulation_steps)");
 }

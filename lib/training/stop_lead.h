@@ -31,7 +31,7 @@ struct StopCosts {
 class StopLead {
  public:
   /// Sets the lead in seconds; 0 if none was given.
-  StopLead(double lead, bool saves_in_background);
+  StopLead(double lead_seconds, bool saves_in_background);
 
   /// Reads the measurements of an earlier start of the run from its counters, and its lead if this
   /// start has none.

@@ -27,7 +27,7 @@ void on_signal(int signal) {
   const int64_t this_one = now_ms() * 256 + signal;
   int64_t first = 0;
   if (caught_signal.compare_exchange_strong(first, this_one)) return;
-  if (ends_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
+  if (asks_to_end_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
     _exit(stop_exit_code(signal));
 }
 
@@ -54,7 +54,7 @@ constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, RankFlag::kRequeue, 
 
 void catch_stop_signals() {
   for (const StopSignal& stop : kStopSignals)
-    if (stop.signal != SIGHUP || !inherits_ignored(SIGHUP)) set_handler(stop.signal, on_signal);
+    if (stop.signal != SIGHUP || !is_signal_ignored(SIGHUP)) set_handler(stop.signal, on_signal);
 }
 
 void ignore_stop_signals() {

@@ -6,7 +6,8 @@ namespace ftrun {
 
 /// Catches SIGINT, SIGTERM, SIGUSR1 and SIGHUP from now on (SIGHUP only if the process did not
 /// inherit it as ignored). The first signal is remembered, so that the step can be finished and
-/// saved. A second signal (ends_at_once) ends the process immediately with its stop_exit_code().
+/// saved. A second signal (asks_to_end_at_once) ends the process immediately with its
+/// stop_exit_code().
 void catch_stop_signals();
 
 /// Ignores stop signals from now on. Called when all work is done and a late signal has nothing to

@@ -25,14 +25,14 @@ int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup);
 /// Returns the prompts (beginnings of validation documents that the model continues) and prepares
 /// the model. This does everything that may fail on a single rank. If a document begins with tokens
 /// that are not trained on (as in a chat), the prompt consists of all these tokens.
-std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
-                                                 const SequenceSet& validation);
+std::vector<std::vector<int32_t>> choose_sample_prompts(const Config& config, TrainingSetup& setup,
+                                                        const SequenceSet& validation);
 
 /// Generates the model's continuation of a prompt. Returns prompt and text; both are empty on ranks
 /// without a detokenizer. Collective over all ranks if a single rank cannot run the model. Each
 /// rank calls `stop` before each token; the text ends when it returns true.
-TextSample sample_text(const Config& config, TrainingSetup& setup,
-                       const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
-                       const std::function<bool()>& stop);
+TextSample generate_sample(const Config& config, TrainingSetup& setup,
+                           const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
+                           const std::function<bool()>& stop);
 
 }  // namespace ftrun

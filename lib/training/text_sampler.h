@@ -34,9 +34,9 @@ class TextSampler {
   std::vector<TextSample> generate();
 
  private:
-  bool is_wanted();
-  std::vector<TextSample> generate_on_first();
-  std::vector<TextSample> generate_all();
+  bool should_generate();
+  std::vector<TextSample> generate_on_rank_0();
+  std::vector<TextSample> generate_on_all_ranks();
   void prepare();
   bool agree_on_stop();
 
@@ -46,7 +46,7 @@ class TextSampler {
   const SequenceSet& validation_;
   RunJournal& journal_;
   /// The decision whether texts are written; unknown before the first call.
-  std::optional<bool> is_wanted_;
+  std::optional<bool> should_generate_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;
   int signal_ = 0;

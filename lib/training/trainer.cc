@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 Trainer::Trainer(const TrainRequest& request)
     : session_(request),
-      request_(request_of_start(request, session_.torchrun_launch())),
+      request_(complete_request(request, session_.torchrun_launch())),
       config_(request_.config),
       stop_(stop_signal, [this](int signal) { return session_.agree_on_stop(signal); }),
       stop_lead_(request_.stop_lead_seconds, saves_in_background(config_)),
@@ -57,7 +57,7 @@ int Trainer::run() {
     return train();
   } catch (const std::exception& exception) {
     const Error error = training_error(exception);
-    FailureReport report = failure_report(session_.rank(), exception, error);
+    FailureReport report = make_failure_report(session_.rank(), exception, error);
     if (error.code() == ExitCode::kPeerLost) report.culprit = session_.board().blamed_rank();
     fail(error, report);
     throw error;
@@ -106,11 +106,12 @@ void Trainer::prepare_process() {
   // and would keep the freed memory in the heaps of its threads.
   ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
   const CoreLimit cores = read_core_limit();
-  threads_.share = session_.share_cores(cores);
-  threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
-  threads_.limited_by = quota_text(cores);
-  session_.run_on_all_ranks("starting threads", [&] { check_threads(threads_.used, "computing"); });
-  set_kernel_threads(threads_.used);
+  threads_.usable_cores = session_.share_cores(cores);
+  threads_.count = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.usable_cores;
+  threads_.limit_reason = quota_text(cores);
+  session_.run_on_all_ranks("starting threads",
+                            [&] { check_thread_limit(threads_.count, "computing"); });
+  set_kernel_threads(threads_.count);
   if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
     matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
@@ -137,7 +138,7 @@ void Trainer::open_model() {
   session_.open_communicators(config_, model->plan.options.state);
   session_.run_on_all_ranks("allocating memory", [&] {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.communicators(),
-                                             swap_name(request_), session_.gpu());
+                                             unique_swap_name(request_), session_.gpu());
   });
   checkpointer_and_evaluator_.emplace(*this);
   journal_.set_timed_executor(setup_->train_executor());
@@ -187,7 +188,7 @@ void Trainer::open_outputs() {
 /// Prints on rank 0 what the run found, and warns of keys that ask for more steps than the run has.
 void Trainer::print_opening_notes() {
   if (!session_.is_first()) return;
-  for (const std::string& note : start_notes(description_inputs())) journal_.print(note);
+  for (const std::string& note : list_start_notes(description_inputs())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
       config_.train.steps == 0 ? unfinished_warmup_text(config_.scheduler, total_steps_) : "";
@@ -205,7 +206,7 @@ void Trainer::warn_of_placement() {
   const RankMesh mesh = rank_mesh(config_);
   const std::vector<std::string>& nodes = session_.nodes();
   TensorNodeTraffic traffic = tensor_node_traffic(mesh, nodes, [](int) { return int64_t{0}; });
-  if (traffic.groups == 0) return;
+  if (traffic.crossing_groups == 0) return;
   std::array<double, 1> bytes{};
   if (sends_to_other_node(mesh, session_.rank(), nodes))
     bytes[0] = static_cast<double>(tensor_group_bytes(setup_->train_plan().program));
@@ -300,7 +301,7 @@ void Trainer::export_model() {
 void Trainer::report_end() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
-  checkpointer_and_evaluator_->evaluator.print_text(progress_.step);
+  checkpointer_and_evaluator_->evaluator.print_sample(progress_.step);
   for (const std::string& text :
        running_loop_->stepper.resource_use().summary_lines(session_.world_size()))
     journal_.print(text);

@@ -14,65 +14,66 @@
 namespace ftrun {
 
 TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
-                           LoopDependencies parts)
+                           LoopDependencies dependencies)
     : config_(config),
       plan_(plan),
       progress_(progress),
-      parts_(std::move(parts)),
+      dependencies_(std::move(dependencies)),
       evaluation_clock_({.steps = config.train.evaluation.every,
                          .minutes = config.train.evaluation.every_minutes},
-                        RankFlag::kEvaluationDue, plan.is_first, parts_.clock) {}
+                        RankFlag::kEvaluationDue, plan.is_first, dependencies_.clock) {}
 
 void TrainingLoop::run() {
   warn_of_short_stop_lead();  // with the measurements of an earlier start
   evaluate_at_start();
-  while (!has_ended() && !parts_.stop.reached()) {
+  while (!has_ended() && !dependencies_.stop.reached()) {
     StepMetrics metrics = train_step();
     // After a stop signal the run will soon be killed: there is time to save, but not to evaluate.
     bool evaluated = false;
-    if (!parts_.stop.reached() && is_evaluation_due()) evaluated = evaluate(metrics);
-    parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
-    parts_.journal.record_step(metrics);
+    if (!dependencies_.stop.reached() && is_evaluation_due()) evaluated = evaluate(metrics);
+    dependencies_.journal.show_phase(
+        cat("recording step ", progress_.step));  // rank 0's disk may be slow
+    dependencies_.journal.record_step(metrics);
     // The text samples of the last step are written after its checkpoint.
-    if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
+    if (evaluated && !has_ended()) dependencies_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
-    parts_.data_identity.record_known_fingerprints();
+    dependencies_.data_identity.record_known_fingerprints();
     check_and_save();
   }
-  if (!parts_.stop.reached()) progress_.skipped.refuse_if_no_step_trained(progress_.step);
+  if (!dependencies_.stop.reached()) progress_.skipped.refuse_if_no_step_trained(progress_.step);
 }
 
 /// Compares replicas and saves if that is due after a step, then reviews the stop lead.
 void TrainingLoop::check_and_save() {
-  const bool saves = parts_.saver.will_save(progress_);
-  if (saves) parts_.data_identity.await_fingerprints_before_saving(parts_.stop);
+  const bool saves = dependencies_.saver.will_save(progress_);
+  if (saves) dependencies_.data_identity.await_fingerprints_before_saving(dependencies_.stop);
   const int64_t every = config_.train.check_replicas;
   const bool is_check_due = every != 0 && progress_.step % every == 0;
   // Replicas are compared before each checkpoint, so that no checkpoint contains state that a
   // memory error has changed.
-  if (is_check_due || saves || parts_.stop.reached()) check_replicas();
-  if (parts_.stop.reached())
+  if (is_check_due || saves || dependencies_.stop.reached()) check_replicas();
+  if (dependencies_.stop.reached())
     save_now();
-  else if (!has_ended() &&
-           parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
+  else if (!has_ended() && dependencies_.saver.save_if_due(
+                               progress_, dependencies_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
-    parts_.stop.decide_outside_step();
+    dependencies_.stop.decide_outside_step();
   warn_of_short_stop_lead();
 }
 
 /// Saves after a stop signal, without waiting for the data's fingerprint. Says so if a resumed run
 /// does not know yet whether its data are those of the run before.
 void TrainingLoop::save_now() {
-  if (parts_.data_identity.is_resumed()) report_unknown_data();
-  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+  if (dependencies_.data_identity.is_resumed()) report_unknown_data();
+  dependencies_.saver.save(progress_, dependencies_.data_identity.training_fingerprint());
 }
 
 void TrainingLoop::report_unknown_data() {
-  if (!parts_.data_identity.training_fingerprint().empty() ||
-      parts_.saver.has_saved(progress_.step))
+  if (!dependencies_.data_identity.training_fingerprint().empty() ||
+      dependencies_.saver.has_saved(progress_.step))
     return;
-  parts_.journal.print(
+  dependencies_.journal.print(
       "the last checkpoint does not record the data's fingerprint, because the run ended before it "
       "had read all data: a resume cannot check that the data is the same");
 }
@@ -82,25 +83,25 @@ void TrainingLoop::report_unknown_data() {
 void TrainingLoop::check_replicas() {
   if (config_.train.check_replicas == 0 || checked_step_ == progress_.step) return;
   checked_step_ = progress_.step;
-  const double start = parts_.clock();
-  parts_.stepper.check_replicas(progress_.step);
-  longest_check_ = std::max(longest_check_, parts_.clock() - start);
+  const double start = dependencies_.clock();
+  dependencies_.stepper.check_replicas(progress_.step);
+  longest_check_seconds_ = std::max(longest_check_seconds_, dependencies_.clock() - start);
 }
 
 double TrainingLoop::longest_save_and_check_seconds() const {
-  const double save = parts_.saver.longest_save_seconds();
-  return save > 0 ? save + longest_check_ : 0;
+  const double save = dependencies_.saver.longest_save_seconds();
+  return save > 0 ? save + longest_check_seconds_ : 0;
 }
 
 /// Warns as soon as the scheduler's lead is too short, and writes the measurements to run.json now,
 /// because a run that is killed at its time limit cannot write them later.
 void TrainingLoop::warn_of_short_stop_lead() {
-  StopLead& lead = parts_.stop_lead;
+  StopLead& lead = dependencies_.stop_lead;
   if (longest_save_and_check_seconds() > 0) lead.add_save_time(longest_save_and_check_seconds());
   if (lead.has_grown()) {
     lead.record_written();
     try {
-      parts_.journal.update_manifest(
+      dependencies_.journal.update_manifest(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
     } catch (const Error& error) {
       // A failure to write measurements does not end the run. If the disk has failed, a more
@@ -109,38 +110,38 @@ void TrainingLoop::warn_of_short_stop_lead() {
     }
   }
   if (const std::string warning = lead.new_warning(); !warning.empty())
-    parts_.journal.warn(warning);
+    dependencies_.journal.warn(warning);
 }
 
 StepMetrics TrainingLoop::train_step() {
-  const double start = parts_.clock();
-  parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
-  const Loader::FetchedBatch fetched = parts_.next_step_batch();
-  parts_.journal.show_phase(cat("step ", progress_.step + 1));
-  parts_.journal.record_first_batch();
+  const double start = dependencies_.clock();
+  dependencies_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
+  const Loader::FetchedBatch fetched = dependencies_.next_step_batch();
+  dependencies_.journal.show_phase(cat("step ", progress_.step + 1));
+  dependencies_.journal.record_first_batch();
   StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
-  parts_.stop.add_flags(step.flags);
-  parts_.saver.add_flags(step.flags);
+  dependencies_.stop.add_flags(step.flags);
+  dependencies_.saver.add_flags(step.flags);
   evaluation_clock_.add_flags(step.flags);
-  parts_.stepper.run(step);
+  dependencies_.stepper.run(step);
   const StepResult& result = step.result;
   require(result.counted_tokens == static_cast<double>(fetched.batch.counted_tokens_global),
           "a step counts the tokens that the loader has counted");
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(result.counted_tokens);
-  parts_.stop.read_flags(result.flags_of_all_ranks);
-  parts_.saver.read_flags(result.flags_of_all_ranks);
+  dependencies_.stop.read_flags(result.flags_of_all_ranks);
+  dependencies_.saver.read_flags(result.flags_of_all_ranks);
   evaluation_clock_.read_flags(result.flags_of_all_ranks);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
-  metrics.step_seconds = parts_.clock() - start;
+  metrics.step_seconds = dependencies_.clock() - start;
   progress_.evaluations.record_training_loss(metrics.loss, metrics.tokens);
-  parts_.stop_lead.add_step_time(metrics.step_seconds);
+  dependencies_.stop_lead.add_step_time(metrics.step_seconds);
   metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
-  parts_.stepper.add_memory_and_traffic(metrics);
-  parts_.stepper.record_measurements(metrics);
-  parts_.journal.print_step_details(progress_, step, metrics);
+  dependencies_.stepper.add_memory_and_traffic(metrics);
+  dependencies_.stepper.record_measurements(metrics);
+  dependencies_.journal.print_step_details(progress_, step, metrics);
   record_skipped(step);
   warn_of_no_labels(metrics);
   warn_of_slow_ranks(metrics);
@@ -148,9 +149,9 @@ StepMetrics TrainingLoop::train_step() {
 }
 
 void TrainingLoop::warn_of_slow_ranks(const StepMetrics& metrics) {
-  for (const std::string& line : parts_.stepper.find_slow_ranks(metrics)) {
-    parts_.journal.warn(line);
-    parts_.journal.update_manifest(
+  for (const std::string& line : dependencies_.stepper.find_slow_ranks(metrics)) {
+    dependencies_.journal.warn(line);
+    dependencies_.journal.update_manifest(
         [](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
   }
 }
@@ -175,11 +176,11 @@ void TrainingLoop::record_skipped(const StepRun& step) {
   std::optional<NonfiniteSearchResult> search;
   const bool finite = step.result.finite;
   if (!finite && progress_.skipped.needs_nonfinite_search())
-    search = parts_.stepper.find_nonfinite(step);
+    search = dependencies_.stepper.find_nonfinite(step);
   const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);
   if (warning.empty()) return;
-  parts_.journal.warn(warning);
-  parts_.journal.update_manifest([this](RunManifest& manifest) {
+  dependencies_.journal.warn(warning);
+  dependencies_.journal.update_manifest([this](RunManifest& manifest) {
     manifest.counters["skipped_steps"] = progress_.skipped.total();
   });
 }
@@ -188,10 +189,10 @@ void TrainingLoop::record_skipped(const StepRun& step) {
 /// loss mask.
 void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
-  parts_.journal.warn(cat("step ", metrics.step,
-                          ": all labels are masked: the loss is NaN and the gradients are zero",
-                          "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves "
-                          "out sequences without such labels"));
+  dependencies_.journal.warn(cat(
+      "step ", metrics.step, ": all labels are masked: the loss is NaN and the gradients are zero",
+      "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves "
+      "out sequences without such labels"));
 }
 
 // The functions below evaluate the model.
@@ -199,40 +200,42 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
 /// Evaluates before the first step. A resumed run evaluates here only if an evaluation was due at
 /// its checkpoint and a signal prevented it.
 void TrainingLoop::evaluate_at_start() {
-  if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
+  if (!dependencies_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step)
+    return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
-  const bool resumed = parts_.data_identity.is_resumed();
+  const bool resumed = dependencies_.data_identity.is_resumed();
   if (!first && !(resumed && is_evaluation_due())) return;
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.trained = false;
   // The earlier start may have evaluated after it wrote the checkpoint.
-  if (resumed) metrics.evaluations = parts_.evaluator.read_results(progress_.step);
+  if (resumed) metrics.evaluations = dependencies_.evaluator.read_results(progress_.step);
   if (!metrics.evaluations.empty()) {
     record_evaluation(metrics);
   } else if (evaluate(metrics)) {
-    parts_.journal.record_step(metrics);
-    if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
+    dependencies_.journal.record_step(metrics);
+    if (!has_ended()) dependencies_.evaluator.write_texts(progress_.step);
   }
   if (!progress_.evaluations.is_best(progress_.step)) return;
-  parts_.data_identity.await_fingerprints_before_saving(parts_.stop);
-  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+  dependencies_.data_identity.await_fingerprints_before_saving(dependencies_.stop);
+  dependencies_.saver.save(progress_, dependencies_.data_identity.training_fingerprint());
 }
 
 bool TrainingLoop::is_evaluation_due() const {
-  return parts_.evaluator.has_sets() &&
+  return dependencies_.evaluator.has_sets() &&
          (progress_.step == plan_.total_steps || evaluation_clock_.is_due(progress_.step));
 }
 
 /// Evaluates the model. Returns false if a stop signal ended the evaluation.
 bool TrainingLoop::evaluate(StepMetrics& metrics) {
-  parts_.journal.show_phase(cat("the evaluation after step ", progress_.step));
-  evaluation_clock_.clear();
-  evaluation_clock_.restart(parts_.clock());
-  std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
+  dependencies_.journal.show_phase(cat("the evaluation after step ", progress_.step));
+  evaluation_clock_.mark_begun();
+  evaluation_clock_.restart(dependencies_.clock());
+  std::optional<std::vector<EvaluationResult>> results =
+      dependencies_.evaluator.evaluate(dependencies_.stop);
   if (!results) {
-    parts_.journal.print(cat("the evaluation after step ", progress_.step, " stopped by ",
-                             parts_.stop.signal_name()));
+    dependencies_.journal.print(cat("the evaluation after step ", progress_.step, " stopped by ",
+                                    dependencies_.stop.signal_name()));
     return false;
   }
   metrics.evaluations = *std::move(results);
@@ -245,11 +248,11 @@ void TrainingLoop::record_evaluation(const StepMetrics& metrics) {
   warn_of_uncounted_sets(metrics);
   const auto& best = progress_.evaluations.best();
   if (!best) return;
-  parts_.journal.update_manifest_collectively("recording the best evaluation", [&](RunManifest&
-                                                                                       manifest) {
-    manifest.best =
-        RunManifest::BestRecord{progress_.evaluations.metric(), best->value, best->step};
-  });
+  dependencies_.journal.update_manifest_collectively(
+      "recording the best evaluation", [&](RunManifest& manifest) {
+        manifest.best =
+            RunManifest::BestRecord{progress_.evaluations.metric(), best->value, best->step};
+      });
 }
 
 /// Warns, once per run, of sets without counted tokens.
@@ -257,7 +260,7 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
   if (std::exchange(warned_of_uncounted_sets_, true)) return;
   for (const EvaluationResult& result : metrics.evaluations)
     if (!result.has_value())
-      parts_.journal.warn(
+      dependencies_.journal.warn(
           cat(result.set,
               ": no token of the evaluated sequences counts in the loss, so there is no loss to "
               "compare",
@@ -267,17 +270,18 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
 // The functions below end the run.
 
 void TrainingLoop::save_last() {
-  if (parts_.stop.reached()) {
+  if (dependencies_.stop.reached()) {
     // A background save that was in progress when the signal came may still fail, so save() waits
     // for it.
     if (progress_.step > 0) save_now();
     return;
   }
   check_replicas();
-  parts_.data_identity.await_fingerprints(parts_.stop);
+  dependencies_.data_identity.await_fingerprints(dependencies_.stop);
   report_unknown_data();
-  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
-  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.decide_outside_step();
+  dependencies_.saver.save(progress_, dependencies_.data_identity.training_fingerprint());
+  if (!dependencies_.stop.reached() && config_.model_export.enabled)
+    dependencies_.stop.decide_outside_step();
 }
 
 }  // namespace ftrun

@@ -23,9 +23,9 @@ struct LoopPlan {
 /// that is equal on all ranks.
 class TrainingLoop {
  public:
-  /// Keeps references to the config, the progress and everything to which `parts` refers.
+  /// Keeps references to the config, the progress and everything to which `dependencies` refers.
   TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
-               LoopDependencies parts);
+               LoopDependencies dependencies);
 
   /// Runs the training. Collective. Returns when all steps are done, when early stopping ends the
   /// run, or when the ranks agree to stop; in the last case the state has been saved. Throws
@@ -64,12 +64,12 @@ class TrainingLoop {
   const Config& config_;
   const LoopPlan plan_;
   TrainingProgress& progress_;
-  const LoopDependencies parts_;
+  const LoopDependencies dependencies_;
   DueClock evaluation_clock_;
   /// The step after which replicas were last compared; -1: they were not compared yet.
   int64_t checked_step_ = -1;
   /// The seconds of the longest comparison of replicas.
-  double longest_check_ = 0;
+  double longest_check_seconds_ = 0;
   bool warned_of_no_labels_ = false;
   bool warned_of_uncounted_sets_ = false;
 };

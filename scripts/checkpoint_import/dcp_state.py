@@ -5,7 +5,7 @@ import os
 import re
 
 from .deepspeed_state import optional_number, record_updates
-from .imported_state import ImportedRun, State, StateBox, count
+from .imported_state import ImportedRun, State, StateBox, element_count
 from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pickle, shown_type
 
 MOMENT = re.compile(r"(?:.*?\.)?state\.(.+)\.(exp_avg|exp_avg_sq|step)")
@@ -48,7 +48,7 @@ def read_dcp(folder):
                     optional_number(state.parts[0].tensor(), path) if state.parts else None)
             else:
                 run.states[moment[1], moment[2]] = state
-        elif len(state.parts) == 1 and count(state.shape) == 1 and is_number(key):
+        elif len(state.parts) == 1 and element_count(state.shape) == 1 and is_number(key):
             record_number(run, key, state.parts[0].tensor().number())
         elif not GROUP.search(key):
             run.states[key, "param"] = state
@@ -87,7 +87,7 @@ def find_locations(folder, path, stored):
     return locations
 
 
-def sizes(value, path, key):
+def whole_number_tuple(value, path, key):
     """Returns a shape or offsets as a tuple; raises an error for anything else."""
     if isinstance(value,
                   (tuple, list)) and len(value) <= 8 and all(type(v) is int and 0 <= v < 1 << 48
@@ -98,19 +98,19 @@ def sizes(value, path, key):
 
 def tensor_state(path, key, what, locations):
     """Returns the State of a tensor from its metadata."""
-    shape = sizes(what.field("size"), path, key)
+    shape = whole_number_tuple(what.field("size"), path, key)
     parts = []
     for chunk in what.field("chunks") or []:
-        begin, size = ((sizes(chunk.field(f), path, key) for f in ("offsets", "sizes"))
+        begin, size = ((whole_number_tuple(chunk.field(f), path, key) for f in ("offsets", "sizes"))
                        if isinstance(chunk, Inert) else ((), None))
         if size is None or len(begin) != len(shape) or len(size) != len(shape) \
                 or any(b + s > extent for b, s, extent in zip(begin, size, shape)):
             raise BadFile(f"{path}: {printable(key)} of shape {list(shape)} has a part that is not "
                           "within it")
-        if count(size) == 0:
+        if element_count(size) == 0:
             continue
         location = locations.get((key, begin))
-        if not location and (count(begin) == 0 or not any(begin)):
+        if not location and (element_count(begin) == 0 or not any(begin)):
             location = locations.get((key, ()))
         if location is None:
             raise BadFile(f"{path}: {printable(key)}: the part at {list(begin)} is in no file")

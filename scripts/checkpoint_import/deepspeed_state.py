@@ -3,7 +3,7 @@ the functions say how parameters are divided among ranks."""
 import os
 import re
 
-from .imported_state import ImportedRun, count, flat_state
+from .imported_state import ImportedRun, element_count, flat_state
 from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, shown_type
 
 OPTIM_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
@@ -208,7 +208,7 @@ def places_in_order(weights, group, names, path):
     """Returns the places as recorded_places(), computed from the order of parameters."""
     places, rank, at = [{} for _ in weights], 0, 0
     for name, shape in names.items():
-        left = count(shape)
+        left = element_count(shape)
         while left > 0:
             if rank == len(weights):
                 raise BadFile(f"{path}: group {group} has more elements than the ranks' files")
@@ -243,8 +243,9 @@ def read_stage_three(run, model, path, optimizers, files, folder):
     for group, names in enumerate(shapes):
         at = 0
         for name, shape in names.items():
-            share = -(-count(shape) // ranks)
-            sizes = [max(0, min(share, count(shape) - rank * share)) for rank in range(ranks)]
+            share = -(-element_count(shape) // ranks)
+            sizes = [max(0, min(share,
+                                element_count(shape) - rank * share)) for rank in range(ranks)]
             for kind, tensors in (("param", [w[group] for w in weights]),
                                   ("exp_avg", [m[group].get("exp_avg") for m in moments]),
                                   ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):

@@ -32,7 +32,7 @@ class State:
         """Yields all elements in fp32, a few rows at a time. Each element must be in exactly one
         part."""
         rows = self.grid[0] if self.grid else 1
-        row = count(self.grid[1:])
+        row = element_count(self.grid[1:])
         if rows * row == 0:
             return
         step = max(1, PIECE // max(1, row))
@@ -51,9 +51,9 @@ class State:
     def _fill(self, part, first, last, values, fill_counts):
         begin, size = (part.begin, part.size) if self.grid else ((0,), (1,))
         a, b = max(first, begin[0]), min(last, begin[0] + size[0])
-        if a >= b or count(size) == 0:
+        if a >= b or element_count(size) == 0:
             return
-        inner = count(size[1:])
+        inner = element_count(size[1:])
         tensor = part.tensor()
         at = part.first + (a - begin[0]) * inner
         elements = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
@@ -65,7 +65,7 @@ class State:
         fill_counts[index] = np.minimum(fill_counts[index], 1) + 1  # 2 means more than once
 
 
-def count(shape):
+def element_count(shape):
     """Returns the number of elements of a shape."""
     elements = 1
     for size in shape:
@@ -80,9 +80,9 @@ def flat_state(shape, parts, name):
     for tensor, first, elements in parts:
         boxes.append(StateBox((at,), (elements,), lambda tensor=tensor: tensor, first))
         at += elements
-    if at != count(shape):
+    if at != element_count(shape):
         raise BadFile(f"{name}: its parts on all ranks have {at} elements, its shape {list(shape)} "
-                      f"has {count(shape)}")
+                      f"has {element_count(shape)}")
     return State(tuple(shape), (at,), boxes)
 
 

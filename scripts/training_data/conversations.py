@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from script_errors import BadDocument
-from training_data.fields import (MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical,
+from training_data.fields import (MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical_name,
                                   is_empty_or_empty_json, is_empty, refuse_or_count, as_bool)
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
@@ -322,7 +322,7 @@ def tools_of(record, location):
             raise BadDocument(f'{location}: item {number} of "{key}" must be {{"type": "function", '
                               f'"function": {{"name": ..., "description": ..., "parameters": '
                               f'...}}}}{names}')
-    if key and canonical(key) == "functions" and tools:  # the key of OpenAI's first interface
+    if key and canonical_name(key) == "functions" and tools:  # the key of OpenAI's first interface
         tools = [tool if "function" in tool else {"type": "function", "function": tool}
                  for tool in tools]
     return tools
@@ -429,7 +429,7 @@ def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
     # Fields that have no meaning here are passed to the template, which may use them.
     if fields.others:
         refuse_or_count({k: v for k, v in fields.others.items()
-                         if canonical(k) not in map(canonical, REASONING)}, location,
+                         if canonical_name(k) not in map(canonical_name, REASONING)}, location,
                         f"message {number}: ")
     message = Message({"role": role, "content": content, **fields.others})
     if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
@@ -454,7 +454,7 @@ def joined_parts(parts, number, location, ignored):
             raise BadDocument(f"{location}: a part of type {kind!r} in a message's content; "
                               'expected {"type": "text", "text": "..."}')
         unknown = [key for key, value in part.items() if key not in PLAIN_PART_KEYS
-                   and not is_empty_or_empty_json(value) and canonical(key) not in ignored]
+                   and not is_empty_or_empty_json(value) and canonical_name(key) not in ignored]
         if unknown:
             raise BadDocument(f'{location}: message {number}: "{unknown[0]}" in a part of its '
                               'content is not supported, because only the text of a part is used; '

@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from training_data.conversations import Text, read_object
-from training_data.fields import canonical
+from training_data.fields import canonical_name
 from script_errors import BadDocument, UserError
 from text_files import bom_encoding, head_of, refuse_pointer, utf16_or_32_encoding
 from training_data.records import line_content, read_json
@@ -81,7 +81,7 @@ class Encoder:
         self.special = set(added)
         texts = sorted((token.content for token in added.values()), key=len, reverse=True)
         self.special_texts = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
-        self.ignored = frozenset(map(canonical, ignored))
+        self.ignored = frozenset(map(canonical_name, ignored))
         self.folder, self.train_on, self.plain_text = folder, train_on, plain
         self._template = (template, template_options)
         self.has_template = not plain and has_template(folder)

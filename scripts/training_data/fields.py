@@ -84,7 +84,7 @@ TRUE, FALSE = (True, 1, "true", "yes", "1", "desirable",
 
 
 @functools.lru_cache(4096)
-def canonical(key):
+def canonical_name(key):
     """Returns one spelling for all variants of a name: schemaVersion and schema_version are the
     same."""
     return "".join(c for c in key.lower() if c.isalnum())
@@ -92,12 +92,12 @@ def canonical(key):
 
 def canonical_names(names):
     """Returns the canonical spellings of names."""
-    return frozenset(map(canonical, names))
+    return frozenset(map(canonical_name, names))
 
 
 def meanings_by_name(meanings):
     """Returns {canonical name: meaning} for {meaning: its spellings}."""
-    return {canonical(name): meaning for meaning, names in meanings.items() for name in names}
+    return {canonical_name(name): meaning for meaning, names in meanings.items() for name in names}
 
 
 RECORD_MEANINGS, MESSAGE_MEANINGS = meanings_by_name(RECORD), meanings_by_name(MESSAGE)
@@ -137,7 +137,7 @@ class Fields:
         self.location = location
         self.by_meaning, self.others, self.ignored_keys = {}, {}, []
         for key, value in content.items():
-            name = canonical(key)
+            name = canonical_name(key)
             if name in ignored:
                 self.ignored_keys.append(key)
                 continue
@@ -172,7 +172,7 @@ class Fields:
 def kind_of_field(key, value):
     """Returns the kind of a field that is not read: harmless, unread, preference, or a key of
     REFUSED."""
-    name = canonical(key)
+    name = canonical_name(key)
     if name in HARMLESS_NAMES:
         return "harmless"
     if name.startswith(("rejected", "chosen", "nonpreferred", "dispreferred", "preferredoutput",

@@ -19,7 +19,7 @@ import re
 
 from script_errors import BadDocument, UserError
 from training_data.conversations import REASONING
-from training_data.fields import HARMLESS_NAMES, canonical, is_empty_or_empty_json
+from training_data.fields import HARMLESS_NAMES, canonical_name, is_empty_or_empty_json
 from training_data.records import read_json
 
 TRAIN_ON = ("assistant", "last", "all")
@@ -251,7 +251,8 @@ class ChatTemplate:
     def refuse_lost_reasoning(self, messages, text, chat, location):
         """Raises an error if the template drops the reasoning of the last message, an answer that
         is trained on."""
-        keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
+        keys = [key for key in messages[-1] if canonical_name(key) in map(canonical_name,
+                                                                          REASONING)]
         if keys and self.is_rendering_of(
                 text, [*messages[:-1], without_keys(messages[-1], keys)], chat, location):
             raise BadDocument(f'{location}: this chat template leaves out "{keys[0]}" of message '
@@ -263,8 +264,9 @@ class ChatTemplate:
         `answers` is checked elsewhere."""
         checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
                    for i in range(len(messages))}
-        role_keys = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
-                                  if k not in checked[i] and canonical(k) not in HARMLESS_NAMES)
+        role_keys = dict.fromkeys(
+            (m["role"], k) for i, m in enumerate(messages) for k in m
+            if k not in checked[i] and canonical_name(k) not in HARMLESS_NAMES)
         for role, key in role_keys:
             having = [i for i, m in enumerate(messages) if m["role"] == role and key in m
                       and key not in checked[i]]

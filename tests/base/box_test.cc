@@ -58,7 +58,7 @@ void append(Numbers& all, const Numbers& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-Numbers range(int64_t begin, int64_t end) {
+Numbers numbers_between(int64_t begin, int64_t end) {
   Numbers all(static_cast<size_t>(end - begin));
   std::iota(all.begin(), all.end(), begin);
   return all;
@@ -118,7 +118,7 @@ TEST_CASE("the runs of a box have its elements in order, and no two runs are adj
         REQUIRE(begin < end);
         REQUIRE(begin > last);
         last = end;
-        append(found, range(begin, end));
+        append(found, numbers_between(begin, end));
       });
       REQUIRE(found == elements_of(shape, box));
     }
@@ -143,12 +143,12 @@ TEST_CASE("intersection and difference divide the elements of a box") {
         for (const int64_t element : mine)
           (std::count(theirs.begin(), theirs.end(), element) > 0 ? shared : rest)
               .push_back(element);
-        const auto found = intersection(box, other);
+        const auto found = intersect_boxes(box, other);
         REQUIRE(found.has_value() == !shared.empty());
         if (!found) continue;
         REQUIRE(elements_of(shape, *found) == shared);
         Numbers left;
-        for (const Box& part : difference(box, *found)) {
+        for (const Box& part : subtract_box(box, *found)) {
           REQUIRE(part.numel() > 0);
           append(left, elements_of(shape, part));
         }
@@ -161,7 +161,7 @@ TEST_CASE("shared runs map one box's elements to the other's") {
   for (const Numbers& shape : {Numbers{}, Numbers{4}, Numbers{3, 2}, Numbers{2, 2, 2}})
     for (const Box& source : boxes_in(shape))
       for (const Box& target : boxes_in(shape)) {
-        const auto part = intersection(source, target);
+        const auto part = intersect_boxes(source, target);
         if (!part) continue;
         const Numbers from_elements = elements_of(shape, source);
         const Numbers to_elements = elements_of(shape, target);

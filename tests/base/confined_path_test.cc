@@ -86,10 +86,10 @@ TEST_CASE("a named file may be a link that leads anywhere, and must be a regular
   create_file(outside / "real");
   fs::create_symlink(outside / "real", folder / "link");
   fs::create_symlink(outside.path(), folder / "to-folder");
-  CHECK(named_file(folder.path(), "link") == folder / "link");
-  CHECK(named_file(folder.path(), "absent") == folder / "absent");
+  CHECK(plain_file_path(folder.path(), "link") == folder / "link");
+  CHECK(plain_file_path(folder.path(), "absent") == folder / "absent");
   for (const char* name : {"to-folder", "../x", ""})
-    CHECK_THROWS_AS(named_file(folder.path(), name), Error);
+    CHECK_THROWS_AS(plain_file_path(folder.path(), name), Error);
 }
 
 TEST_CASE("the reason why a file cannot be read is reported") {

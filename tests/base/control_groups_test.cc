@@ -15,7 +15,7 @@ using testing::PseudoRoot;
 /// /sys/fs/cgroup/a/b (2), ...".
 std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   std::vector<std::string> texts;
-  for (const ControlGroup& group : control_groups(controller, root.path()))
+  for (const ControlGroup& group : list_control_groups(controller, root.path()))
     texts.push_back(
         cat(group.name, " at ", group.folder.substr(root.path().size()), " (", group.version, ")"));
   return join(texts, ", ");

@@ -14,9 +14,9 @@ namespace {
 TEST_CASE("a thread that ends within the time limit is joined once") {
   bool has_run = false;
   DetachableThread thread([&] { has_run = true; }, std::chrono::minutes(2));
-  CHECK(thread.end());
+  CHECK(thread.join_or_detach());
   CHECK(has_run);
-  CHECK(thread.end());
+  CHECK(thread.join_or_detach());
   thread.join();
 }
 
@@ -30,7 +30,7 @@ TEST_CASE("a thread that does not end within the time limit is detached and keep
           *ended = true;
         },
         std::chrono::milliseconds(1));
-    CHECK_FALSE(thread.end());
+    CHECK_FALSE(thread.join_or_detach());
   }
   CHECK_FALSE(*ended);
   released->set_value();

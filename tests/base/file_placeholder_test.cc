@@ -42,7 +42,7 @@ TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fe
 
 TEST_CASE("a file name without a folder is fetched in the working directory") {
   const auto remedy = [](const std::string& text) {
-    return placeholder_of("data.jsonl", std::as_bytes(std::span(text))).remedy;
+    return detect_placeholder("data.jsonl", std::as_bytes(std::span(text))).remedy;
   };
   CHECK(remedy(kPointer) == "fetch it: git lfs pull (or download the file itself)");
   CHECK(remedy("/annex/objects/SHA256E-s5--00.jsonl\n") == "fetch it: git annex get data.jsonl");
@@ -52,7 +52,7 @@ TEST_CASE(
     "pointers of older versions and with other line ends are pointers; longer texts and other "
     "beginnings are not") {
   const auto kind = [](const std::string& name, const std::string& text) {
-    return placeholder_of(name, std::as_bytes(std::span(text))).kind;
+    return detect_placeholder(name, std::as_bytes(std::span(text))).kind;
   };
   CHECK(kind("m", "version https://hawser.github.com/spec/v1\noid sha256:0\nsize 5\n") ==
         "a Git LFS pointer");

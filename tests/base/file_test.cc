@@ -89,15 +89,15 @@ TEST_CASE("a file is not created through a symbolic link of the same name") {
 }
 
 TEST_CASE("a unique name does not repeat, and is distinguished from other names") {
-  const std::string name = unique_name("run.json");
-  CHECK(name != unique_name("run.json"));
-  CHECK(origin_of_unique(name) == "run.json");
-  CHECK(origin_of_unique(unique_name("step-1", ".replaced-"), ".replaced-") == "step-1");
+  const std::string name = make_unique_name("run.json");
+  CHECK(name != make_unique_name("run.json"));
+  CHECK(strip_unique_suffix(name) == "run.json");
+  CHECK(strip_unique_suffix(make_unique_name("step-1", ".replaced-"), ".replaced-") == "step-1");
   for (const char* other :
        {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-0123456a", "run.json.tmp-012345a",
         "run.json.tmp-01234567a", "run.json.tmp-0123456G", "run.json.tmp-0123ABCD",
         "run.json.tmp-0123456a.txt", "run.json.tmp-20251125"})
-    CHECK(origin_of_unique(other) == std::nullopt);
+    CHECK(strip_unique_suffix(other) == std::nullopt);
 }
 
 TEST_CASE("files left by a killed write are removed, but none that only look like them") {
@@ -131,14 +131,14 @@ TEST_CASE("a file above the limit is refused before it is read") {
 TEST_CASE("pages of a file on a file system in memory are not dropped") {
   const TemporaryFolder memory("/dev/shm");
   put_file(memory / "f", std::string(1 << 20, 'x'));
-  CHECK_FALSE(drop_cached(memory / "f"));
-  CHECK_FALSE(drop_cached(memory / "absent"));
+  CHECK_FALSE(drop_from_page_cache(memory / "f"));
+  CHECK_FALSE(drop_from_page_cache(memory / "absent"));
 }
 
 TEST_CASE("a file's pages are released if a disk has the bytes", "[.needs-disk]") {
   const TemporaryFolder disk;
   put_file(disk / "f", std::string(1 << 20, 'x'));
-  CHECK(drop_cached(disk / "f"));
+  CHECK(drop_from_page_cache(disk / "f"));
   const MappedFile mapped(disk / "f");
   std::vector<unsigned char> resident(1 << 8);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), 1 << 20, resident.data()) == 0);
@@ -176,7 +176,7 @@ class RecordingFiles : public FileSystem {
   /// Returns a unique name without its random part.
   static std::string shown_name(const std::string& path) {
     const std::string name = fs::path(path).filename().string();
-    const auto origin = origin_of_unique(name);
+    const auto origin = strip_unique_suffix(name);
     return origin ? *origin + ".tmp-ID" : name;
   }
 
@@ -276,17 +276,17 @@ TEST_CASE("an atomic write that cannot clean up reports its original failure") {
 TEST_CASE("a new folder is synced into its parent, and so is each parent that had to be created") {
   const TemporaryFolder folder;
   RecordingFiles files;
-  make_lasting_folder(files, folder / "a/b/c");
+  make_durable_folder(files, folder / "a/b/c");
   CHECK(files.calls ==
         std::vector<std::string>{"make_folder " + fs::path(folder.path()).filename().string(),
                                  "make_folder a", "sync_folder", "make_folder b", "sync_folder",
                                  "make_folder c", "sync_folder"});
   CHECK(files.synced == std::vector<std::string>{fs::path(folder.path()).filename(), "a", "b"});
   files.calls.clear();
-  make_lasting_folder(files, folder / "a/b/c");
+  make_durable_folder(files, folder / "a/b/c");
   CHECK(files.calls == std::vector<std::string>{"make_folder c"});
   put_file(folder / "file", "");
-  CHECK(error_of([&] { make_lasting_folder(files, folder / "file"); }).message() ==
+  CHECK(error_of([&] { make_durable_folder(files, folder / "file"); }).message() ==
         folder / "file" + ": create folder failed: File exists");
 }
 

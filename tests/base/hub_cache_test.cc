@@ -17,14 +17,14 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-EnvLookup variables(const std::map<std::string, std::string>& values) {
+EnvLookup lookup_in(const std::map<std::string, std::string>& values) {
   return [values](const std::string& name) {
     const auto it = values.find(name);
     return it == values.end() ? std::nullopt : std::optional<std::string>(it->second);
   };
 }
 
-void write(const std::string& path, const std::string& text) {
+void write_with_folders(const std::string& path, const std::string& text) {
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path) << text;
 }
@@ -37,12 +37,12 @@ struct Cache {
 
   void add(const std::string& ref, const std::string& commit,
            const std::string& file = "config.json") {
-    write(repository + "/blobs/" + commit, "{}");
-    write(repository + "/refs/" + ref, commit);
+    write_with_folders(repository + "/blobs/" + commit, "{}");
+    write_with_folders(repository + "/refs/" + ref, commit);
     fs::create_directories(repository + "/snapshots/" + commit);
     fs::create_symlink("../../blobs/" + commit, repository + "/snapshots/" + commit + "/" + file);
   }
-  EnvLookup lookup() const { return variables({{"HF_HUB_CACHE", root.path()}}); }
+  EnvLookup lookup() const { return lookup_in({{"HF_HUB_CACHE", root.path()}}); }
   ResolvedFolder find(const std::string& name) const {
     return find_hub_folder(name, "config.json", lookup());
   }
@@ -69,28 +69,28 @@ TEST_CASE("names of the Hub are distinguished from paths") {
 
 TEST_CASE("the cache's folder follows huggingface_hub's variables in their order") {
   std::map<std::string, std::string> set{{"HOME", "/home/u"}};
-  CHECK(hub_cache_folder(variables(set)) == "/home/u/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in(set)) == "/home/u/.cache/huggingface/hub");
   set["XDG_CACHE_HOME"] = "/xdg";
-  CHECK(hub_cache_folder(variables(set)) == "/xdg/huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in(set)) == "/xdg/huggingface/hub");
   set["HF_HOME"] = "~/hf";
-  CHECK(hub_cache_folder(variables(set)) == "/home/u/hf/hub");
+  CHECK(hub_cache_folder(lookup_in(set)) == "/home/u/hf/hub");
   set["HUGGINGFACE_HUB_CACHE"] = "$SCRATCH/old";
-  CHECK(hub_cache_folder(variables(set)) == "$SCRATCH/old");  // an unset variable is not expanded
+  CHECK(hub_cache_folder(lookup_in(set)) == "$SCRATCH/old");  // an unset variable is not expanded
   set["SCRATCH"] = "/scratch";
-  CHECK(hub_cache_folder(variables(set)) == "/scratch/old");
+  CHECK(hub_cache_folder(lookup_in(set)) == "/scratch/old");
   set["HF_HUB_CACHE"] = "${SCRATCH}/hub-$$/${";
-  CHECK(hub_cache_folder(variables(set)) == "/scratch/hub-$$/${");
+  CHECK(hub_cache_folder(lookup_in(set)) == "/scratch/hub-$$/${");
   set["HF_HUB_CACHE"] = "";
-  CHECK(hub_cache_folder(variables(set)).empty());  // the working directory
+  CHECK(hub_cache_folder(lookup_in(set)).empty());  // the working directory
 }
 
 TEST_CASE("without a variable, the home folder is that of the user") {
   const passwd* user = ::getpwuid(::getuid());
   const std::string home = user == nullptr ? "~" : user->pw_dir;
-  CHECK(hub_cache_folder(variables({})) == home + "/.cache/huggingface/hub");
-  CHECK(hub_cache_folder(variables({{"HOME", "/h/"}})) == "/h/.cache/huggingface/hub");
-  CHECK(hub_cache_folder(variables({{"HOME", ""}})) == "/.cache/huggingface/hub");
-  CHECK(hub_cache_folder(variables({{"XDG_CACHE_HOME", ""}})) == "huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in({})) == home + "/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in({{"HOME", "/h/"}})) == "/h/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in({{"HOME", ""}})) == "/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(lookup_in({{"XDG_CACHE_HOME", ""}})) == "huggingface/hub");
 }
 
 TEST_CASE("a model's name is resolved to the snapshot of its revision") {
@@ -101,7 +101,7 @@ TEST_CASE("a model's name is resolved to the snapshot of its revision") {
   CHECK(cache.find("acme/small-1.5").commit == kFirst);
   CHECK(cache.find("acme/small-1.5@refs/pr/1").commit == kSecond);
   CHECK(cache.find("acme/small-1.5@" + kSecond).commit == kSecond);
-  write(cache.repository + "/refs/v1", kFirst + "\n");
+  write_with_folders(cache.repository + "/refs/v1", kFirst + "\n");
   CHECK(cache.find("acme/small-1.5@v1").commit == kFirst);
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("a model that the cache lacks is reported with the command that downlo
           " | download it: hf download acme/small-1.5; or name a folder on this machine, relative "
           "to the working directory");
   cache.add("main", kFirst);
-  write(cache.repository + "/refs/v1", kFirst);
+  write_with_folders(cache.repository + "/refs/v1", kFirst);
   CHECK(
       failure("acme/small-1.5@v2") ==
       "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
@@ -159,7 +159,7 @@ TEST_CASE("a name that is similar to one in the cache is reported with that one"
           cache.find("acme/smal-1.5");
         }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | download it: hf") !=
         std::string::npos);
-  const auto like = [&](const char* path) { return hub_name_like(path, cache.lookup()); };
+  const auto like = [&](const char* path) { return find_similar_hub_name(path, cache.lookup()); };
   for (const char* path : {"./acme/small-1.5", "acme/small-1.5/", "Small-1.5", "small-15",
                            "hf://acme/small-1.5", "acmee/small-1.5"}) {
     INFO(path);
@@ -236,7 +236,7 @@ TEST_CASE("a snapshot's folder gives the command that completes it") {
         "hf download acme/small --revision " + kFirst);
   CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst + "/") ==
         "hf download acme/small --revision " + kFirst);
-  CHECK(snapshot_of("models--acme--small/snapshots/abc")->commit == "abc");
+  CHECK(parse_snapshot_path("models--acme--small/snapshots/abc")->commit == "abc");
   for (const char* folder :
        {"/x/models--acme--small", "/x/models--acme--small/snapshots",
         "/x/models--small/snapshots/abc", "/x/models--a--b/snapshots/abc/sub", "models/small", ""})

@@ -98,7 +98,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
   const std::string refused = text_from_child([] {
     set_limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
     try {
-      check_threads(64, "computing");
+      check_thread_limit(64, "computing");
     } catch (const Error& error) {
       return error.message() + " | " + error.remedy();
     }
@@ -115,7 +115,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
 #endif
 
 TEST_CASE("the probe for how many threads can start ends all threads that it started") {
-  CHECK_NOTHROW(check_threads(4, "computing"));
+  CHECK_NOTHROW(check_thread_limit(4, "computing"));
 }
 
 TEST_CASE("a thread that cannot start anywhere in the program is reported with the limits") {

@@ -15,7 +15,7 @@ namespace {
 
 /// Returns the result of `body` in a separate network namespace, where the loopback interface is
 /// down.
-std::string without_network(const std::function<std::string()>& body) {
+std::string run_without_network(const std::function<std::string()>& body) {
   return testing::text_from_child(
       [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
@@ -45,7 +45,7 @@ TEST_CASE("a loopback interface that is up is not reported") {
 
 TEST_CASE("a loopback interface that is down is reported with the command that brings it up",
           "[.needs-network]") {
-  CHECK(without_network(refusal) ==
+  CHECK(run_without_network(refusal) ==
         "5: the ranks of this machine cannot reach each other: no route to 127.0.0.1: Network is "
         "unreachable | bring the loopback interface "
         "of this network namespace up: ip link set lo up");

@@ -35,10 +35,10 @@ TEST_CASE("a process's kinds of pages are distinguished") {
   const ProcessMemory memory = parse_process_status(
       "Name:\tftrun\nVmHWM:\t    5000 kB\nVmRSS:\t    4000 kB\nRssAnon:\t    1000 kB\n"
       "RssFile:\t    2000 kB\nRssShmem:\t     500 kB\n");
-  REQUIRE(memory.peak_resident == 5000 * 1024);
-  REQUIRE(memory.anonymous == 1000 * 1024);
-  REQUIRE(memory.file_backed == 2000 * 1024);
-  REQUIRE(memory.shared_memory == 500 * 1024);
+  REQUIRE(memory.peak_resident_bytes == 5000 * 1024);
+  REQUIRE(memory.anonymous_bytes == 1000 * 1024);
+  REQUIRE(memory.file_backed_bytes == 2000 * 1024);
+  REQUIRE(memory.shared_memory_bytes == 500 * 1024);
 }
 
 TEST_CASE("times are read after any process name") {
@@ -79,11 +79,11 @@ TEST_CASE("memory that this process touches is counted by kind") {
   const ProcessMemory after = read_process_memory();
   ::munmap(anonymous, kSize);
   ::munmap(shared, kSize);
-  REQUIRE(after.anonymous - before.anonymous > kNearly);
-  REQUIRE(after.shared_memory - before.shared_memory > kNearly);
-  REQUIRE(after.peak_resident >=
-          after.anonymous + after.shared_memory + after.file_backed - kNearly);
-  REQUIRE(read_process_memory().anonymous < after.anonymous - kNearly);
+  REQUIRE(after.anonymous_bytes - before.anonymous_bytes > kNearly);
+  REQUIRE(after.shared_memory_bytes - before.shared_memory_bytes > kNearly);
+  REQUIRE(after.peak_resident_bytes >=
+          after.anonymous_bytes + after.shared_memory_bytes + after.file_backed_bytes - kNearly);
+  REQUIRE(read_process_memory().anonymous_bytes < after.anonymous_bytes - kNearly);
 }
 
 TEST_CASE("a process's age and CPU time grow") {

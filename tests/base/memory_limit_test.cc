@@ -19,7 +19,7 @@ constexpr const char* kMeminfo =
 /// Returns "total available by" of the memory limit.
 std::string limit_of(const PseudoRoot& root) {
   const MemoryLimit limit = read_memory_limit(root.path());
-  return cat(limit.total, " ", limit.available, " ", limit.limited_by,
+  return cat(limit.total_bytes, " ", limit.available_bytes, " ", limit.limited_by,
              limit.limited_by_group ? " (group)" : "");
 }
 
@@ -75,9 +75,9 @@ TEST_CASE("limits of the process itself are named by what they limit") {
       ::setrlimit(resource, &limit);
       const AddressSpace space = address_space_left();
       const bool is_near =
-          space.available < (int64_t{1} << 50) && space.available > (int64_t{1} << 49);
+          space.available_bytes < (int64_t{1} << 50) && space.available_bytes > (int64_t{1} << 49);
       return cat(space.limit_name, is_near ? " near" : " far",
-                 space.bounds_shared ? ", shared too" : "");
+                 space.counts_shared_memory ? ", shared too" : "");
     });
   };
   CHECK(left(RLIMIT_AS) == "its address space (ulimit -v) near, shared too");

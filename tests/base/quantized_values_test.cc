@@ -28,7 +28,7 @@ uint64_t hash_of(const void* data, size_t bytes) {
 constexpr int64_t kRows = 96, kColumns = 640;
 
 /// Returns a matrix of values that are exact in fp32 and become larger towards the end.
-std::vector<float> matrix() {
+std::vector<float> growing_matrix() {
   std::vector<float> values(kRows * kColumns);
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>((static_cast<double>(splitmix64(i) >> 40) - (1 << 23)) /
@@ -69,7 +69,7 @@ struct QuantizedMatrix {
 // always do so.)
 TEST_CASE(
     "nf4 codes, codes of scales and the numbers that they represent equal those of bitsandbytes") {
-  const std::vector<float> values = matrix();
+  const std::vector<float> values = growing_matrix();
   const QuantizedMatrix quantized({Type::kNf4, 64, true, false}, values, kColumns);
   const std::vector<std::byte> codes = quantized.parts(0, 128),
                                scale_codes = quantized.parts(128, 4);
@@ -98,7 +98,7 @@ TEST_CASE("nf4 packs the first element into the upper half of a byte") {
 }
 
 TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp16") {
-  const std::vector<float> values = matrix();
+  const std::vector<float> values = growing_matrix();
   const QuantizedMatrix quantized({Type::kInt8}, values, kColumns);
   const std::vector<std::byte> codes = quantized.parts(0, 256);
   CHECK(hash_of(codes.data(), codes.size()) == 0x2268d87bd9589976ULL);
@@ -118,7 +118,7 @@ TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp
 
 TEST_CASE(
     "packing block by block gives the same records, and plain scales represent the same numbers") {
-  const std::vector<float> values = matrix();
+  const std::vector<float> values = growing_matrix();
   for (const QuantizedFormat& format :
        {QuantizedFormat{Type::kNf4, 64, true, false},
         QuantizedFormat{Type::kNf4, 128, false, false}, QuantizedFormat{Type::kInt8}}) {
@@ -147,7 +147,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a block of columns is quantized like the same part of the whole tensor") {
-  const std::vector<float> values = matrix();
+  const std::vector<float> values = growing_matrix();
   const QuantizedFormat format{Type::kNf4, 64, true, true};
   const QuantizedMatrix whole(format, values, kColumns);
   const std::vector<float> numbers = whole.numbers(values.size());

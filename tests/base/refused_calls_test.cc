@@ -57,7 +57,7 @@ constexpr uint32_t low_word(uint32_t argument) {
   return offsetof(seccomp_data, args) + argument * sizeof(uint64_t);  // x86-64 stores it first
 }
 
-void refuse_from_now_on(const RefusedCall& refused) {
+void refuse_call(const RefusedCall& refused) {
   std::array<sock_filter, 7> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused.call, 0, 4),
@@ -74,9 +74,9 @@ void refuse_from_now_on(const RefusedCall& refused) {
 }
 
 /// Calls error_line_of() in a new process where the call `refused` is refused.
-std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
+std::string error_with_refused_call(const RefusedCall& refused, const std::function<void()>& body) {
   return testing::text_from_child([&] {
-    refuse_from_now_on(refused);
+    refuse_call(refused);
     return testing::error_line_of(body);
   });
 }
@@ -84,8 +84,8 @@ std::string failure_without(const RefusedCall& refused, const std::function<void
 TEST_CASE("a file system that cannot sync folders is accepted; a disk that fails to is an error") {
   const TemporaryFolder folder;
   const auto failure = [&](int error_number) {
-    return failure_without({SYS_fsync, error_number},
-                           [&] { posix_files().sync_folder(folder.path()); });
+    return error_with_refused_call({SYS_fsync, error_number},
+                                   [&] { posix_files().sync_folder(folder.path()); });
   };
   for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
     INFO(errno_text(error_number));
@@ -98,7 +98,7 @@ TEST_CASE("a file system that cannot sync folders is accepted; a disk that fails
 TEST_CASE("a file system that cannot sync files is reported as such") {
   const TemporaryFolder folder;
   for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
-    const std::string text = failure_without({SYS_fsync, error_number}, [&] {
+    const std::string text = error_with_refused_call({SYS_fsync, error_number}, [&] {
       const auto file = posix_files().create(folder / "f");
       file->write("1", 1);
       file->sync();
@@ -129,7 +129,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
       posix_files().make_folder(root / name);
       write_file_atomic(posix_files(), root / name + "/content", name);
     }
-    CHECK(failure_without({SYS_renameat2, error_number}, [&] {
+    CHECK(error_with_refused_call({SYS_renameat2, error_number}, [&] {
             replace_folder(posix_files(), root / "new", root / "old", "content",
                            folder_id_of(root / "old"));
           }) == "no error");
@@ -141,20 +141,20 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
 TEST_CASE("a folder in a lower layer of a container is reported as one that cannot be renamed") {
   const TemporaryFolder root;
   for (const char* name : {"old", "new"}) posix_files().make_folder(root / name);
-  CHECK(failure_without({SYS_renameat2, EXDEV},
-                        [&] {
-                          replace_folder(posix_files(), root / "new", root / "old", "content",
-                                         folder_id_of(root / "old"));
-                        }) == cat("5: ", root / "old",
-                                  ": exchange failed: Invalid cross-device link",
-                                  " | write to another folder, or remove that one first: its file "
-                                  "system cannot rename files of a lower layer"));
+  CHECK(error_with_refused_call({SYS_renameat2, EXDEV},
+                                [&] {
+                                  replace_folder(posix_files(), root / "new", root / "old",
+                                                 "content", folder_id_of(root / "old"));
+                                }) ==
+        cat("5: ", root / "old", ": exchange failed: Invalid cross-device link",
+            " | write to another folder, or remove that one first: its file "
+            "system cannot rename files of a lower layer"));
 }
 
 TEST_CASE("files are read where shared mappings are refused") {
   const TemporaryFolder folder;
   write_file_atomic(posix_files(), folder / "f", "content");
-  CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
+  CHECK(error_with_refused_call({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
           if (read_file(folder / "f") != "content") throw Error(ExitCode::kBug, "another content");
         }) == "no error");
 }
@@ -168,7 +168,7 @@ TEST_CASE("files are written where space cannot be reserved, nor the page cache 
        {RefusedCall{SYS_fallocate, EOPNOTSUPP}, RefusedCall{SYS_fallocate, ENOSYS},
         RefusedCall{SYS_fallocate, EINVAL}, RefusedCall{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
     const TemporaryFolder folder;
-    CHECK(failure_without(refused, [&] {
+    CHECK(error_with_refused_call(refused, [&] {
             const auto file = posix_files().create(folder / "f");
             file->reserve(static_cast<int64_t>(content.size()));
             file->write(aligned.get(), content.size());

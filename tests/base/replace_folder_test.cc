@@ -21,9 +21,9 @@ using testing::TemporaryFolder;
 using Names = std::vector<std::string>;
 
 /// Makes a folder with one file.
-void make_folder(const std::string& folder, const std::string& content_of) {
+void make_folder(const std::string& folder, const std::string& content) {
   fs::create_directories(folder);
-  std::ofstream(folder + "/content") << content_of;
+  std::ofstream(folder + "/content") << content;
 }
 
 std::string content_of(const std::string& folder) {
@@ -36,11 +36,11 @@ bool accept_all(const LeftoverFolder&, const std::string&) {
 
 TEST_CASE("a folder gets a new name, or that of another folder, which is removed") {
   const TemporaryFolder root;
-  const std::string made = temporary_beside(root / "a");
+  const std::string made = make_temporary_path(root / "a");
   make_folder(made, "first");
   replace_folder(posix_files(), made, root / "a", "content", folder_id_of(root / "a"));
   CHECK(content_of(root / "a") == "first");
-  const std::string again = temporary_beside(root / "a");
+  const std::string again = make_temporary_path(root / "a");
   make_folder(again, "second");
   replace_folder(posix_files(), again, root / "a", "content", folder_id_of(root / "a"));
   CHECK(content_of(root / "a") == "second");
@@ -74,11 +74,11 @@ class UnsyncedFiles : public FileSystem {
 TEST_CASE("a folder whose parent cannot be synced is in place, and what it replaced is kept") {
   const TemporaryFolder root;
   UnsyncedFiles files;
-  const std::string first = temporary_beside(root / "a");
+  const std::string first = make_temporary_path(root / "a");
   make_folder(first, "first");
   CHECK_NOTHROW(replace_folder(files, first, root / "a", "content", std::nullopt));
   CHECK(content_of(root / "a") == "first");
-  const std::string second = temporary_beside(root / "a");
+  const std::string second = make_temporary_path(root / "a");
   make_folder(second, "second");
   CHECK_NOTHROW(replace_folder(files, second, root / "a", "content", folder_id_of(root / "a")));
   CHECK(content_of(root / "a") == "second");
@@ -96,7 +96,7 @@ TEST_CASE("an exchange swaps the contents of two names") {
 
 TEST_CASE("a folder counts as a leftover only if its whole name has the form of one") {
   const auto describe_leftover = [](std::string_view name) -> std::string {
-    const auto leftover = leftover_of(name);
+    const auto leftover = parse_leftover_name(name);
     return !leftover ? "none" : leftover->original + (leftover->complete ? ", complete" : "");
   };
   CHECK(describe_leftover("model.tmp-0123abcd") == "model");

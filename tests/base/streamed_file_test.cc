@@ -37,7 +37,7 @@ class Staging {
       std::aligned_alloc(kDirectAlignment, kStagedPieces* kPiece), &std::free};
 };
 
-std::string text_of(size_t size) {
+std::string pseudorandom_text(size_t size) {
   std::string text(size, '\0');
   uint64_t value = size;
   for (char& c : text)
@@ -45,7 +45,8 @@ std::string text_of(size_t size) {
   return text;
 }
 
-void stream(const std::string& path, const std::string& text, size_t at_once, bool reserves) {
+void write_streamed(const std::string& path, const std::string& text, size_t at_once,
+                    bool reserves) {
   const Staging staging;
   StreamedFile file(posix_files().create(path), staging.area());
   if (reserves) file.reserve(static_cast<int64_t>(text.size()));
@@ -105,8 +106,8 @@ TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
     for (const size_t at_once : {size_t{70'001}, kPiece, 5 * kPiece + 3})
       for (const TemporaryFolder* where : {&memory, &disk}) {
         INFO(size << " bytes, " << at_once << " at once");
-        const std::string text = text_of(size);
-        stream(*where / "f", text, at_once, at_once % 2 == 0);
+        const std::string text = pseudorandom_text(size);
+        write_streamed(*where / "f", text, at_once, at_once % 2 == 0);
         CHECK(read_file(*where / "f") == text);
         CHECK(xxh3_of_file_uncached(*where / "f", staging.area()) ==
               xxh3(text.data(), text.size()));
@@ -115,8 +116,8 @@ TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
 
 TEST_CASE("bytes streamed to a disk do not stay in the page cache", "[.needs-disk]") {
   const TemporaryFolder disk;
-  const std::string text = text_of(20 * kPiece + 5000);
-  stream(disk / "f", text, kPiece, true);
+  const std::string text = pseudorandom_text(20 * kPiece + 5000);
+  write_streamed(disk / "f", text, kPiece, true);
   const MappedFile mapped(disk / "f");
   std::vector<unsigned char> resident(mapped.bytes().size() / 4096 + 1);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(),
@@ -132,7 +133,7 @@ TEST_CASE("a piece that cannot be written fails the stream, at its sync at the l
     Calls calls{.fails_at = k};
     const Staging staging;
     StreamedFile file(std::make_unique<CountedFile>(calls), staging.area());
-    const std::string text = text_of(kPiece);
+    const std::string text = pseudorandom_text(kPiece);
     const auto write_all = [&] {
       for (int piece = 0; piece < 6; ++piece) file.write(text.data(), text.size());
       file.write(text.data(), 1);
@@ -150,7 +151,7 @@ TEST_CASE("a stream that is destroyed before sync() does not sync its file") {
   {
     const Staging staging;
     StreamedFile file(std::make_unique<CountedFile>(calls), staging.area());
-    const std::string text = text_of(2 * kPiece);
+    const std::string text = pseudorandom_text(2 * kPiece);
     file.write(text.data(), text.size());
   }
   CHECK(calls.written <= 2);
@@ -168,9 +169,9 @@ TEST_CASE("a file that may not grow further says so, and keeps what was written"
     const rlimit lower{.rlim_cur = limit, .rlim_max = before.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &lower) == 0);
     std::string message;
-    const std::string text = text_of(6 * kPiece);
+    const std::string text = pseudorandom_text(6 * kPiece);
     try {
-      stream(folder / "f", text, kPiece, false);
+      write_streamed(folder / "f", text, kPiece, false);
     } catch (const Error& error) {
       message = error.message();
     }

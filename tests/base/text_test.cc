@@ -106,17 +106,17 @@ TEST_CASE("edit distance is symmetric and obeys the triangle inequality through 
 
 TEST_CASE("the nearest word forgives case, dashes and a third of its letters") {
   const std::vector<std::string> keys{"learning_rate", "weight_decay", "betas", "eps"};
-  CHECK(nearest("learning_rte", keys) == "learning_rate");
-  CHECK(nearest("LearningRate", keys) == "learning_rate");
-  CHECK(nearest("weight-decay", keys) == "weight_decay");
-  CHECK(nearest("beta", keys) == "betas");
-  CHECK(nearest("esp", keys) == "eps");
-  CHECK(nearest("optimizer", keys).empty());
-  CHECK(nearest("anything", {}).empty());
+  CHECK(closest_match("learning_rte", keys) == "learning_rate");
+  CHECK(closest_match("LearningRate", keys) == "learning_rate");
+  CHECK(closest_match("weight-decay", keys) == "weight_decay");
+  CHECK(closest_match("beta", keys) == "betas");
+  CHECK(closest_match("esp", keys) == "eps");
+  CHECK(closest_match("optimizer", keys).empty());
+  CHECK(closest_match("anything", {}).empty());
 }
 
 TEST_CASE("the first of two equally near words is named") {
-  CHECK(nearest("cat", {"hat", "bat"}) == "hat");
+  CHECK(closest_match("cat", {"hat", "bat"}) == "hat");
 }
 
 TEST_CASE("a shell word is quoted if a shell would not read it as one plain word") {

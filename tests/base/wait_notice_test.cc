@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 TEST_CASE("a wait is reported after ten seconds and every half minute after that") {
   std::vector<std::string> lines;
   const auto start = WaitNotice::Clock::now();
-  WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);
+  WaitNotice notice({.report = [&](const std::string& line) { lines.push_back(line); }}, start);
   for (auto passed = 0s; passed <= 100s; ++passed)
     notice.poll([](const std::string& waited) { return "waited " + waited; }, start + passed);
   CHECK(lines ==
@@ -23,7 +23,7 @@ TEST_CASE("a wait is reported after ten seconds and every half minute after that
 TEST_CASE("a wait without a description is asked for one again half a minute later") {
   std::vector<std::string> lines;
   const auto start = WaitNotice::Clock::now();
-  WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);
+  WaitNotice notice({.report = [&](const std::string& line) { lines.push_back(line); }}, start);
   notice.poll_if([](const std::string&) { return std::nullopt; }, start + 11s);
   notice.poll([](const std::string& waited) { return waited; }, start + 12s);
   notice.poll([](const std::string& waited) { return waited; }, start + 41s);
@@ -34,12 +34,12 @@ TEST_CASE("a wait without progress is reported by a thread, which ends with it")
   std::atomic<int> notices = 0;
   {
     const WaitReporter wait(
-        {.first = 1ms, .every = 1ms, .say = [&](const std::string&) { ++notices; }},
+        {.first_delay = 1ms, .interval = 1ms, .report = [&](const std::string&) { ++notices; }},
         [](const std::string& waited) { return waited; });
     while (notices < 3) std::this_thread::sleep_for(1ms);
   }
   const int before = notices;
-  const WaitReporter quick({.say = [&](const std::string&) { ++notices; }},
+  const WaitReporter quick({.report = [&](const std::string&) { ++notices; }},
                            [](const std::string& waited) { return waited; });
   CHECK(notices == before);
 }

@@ -79,8 +79,8 @@ class Baseline {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
-std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffers buffers,
-                            int64_t part) {
+std::vector<Case> ftrun_cases(const std::string& name, Communicator& group, Buffers buffers,
+                              int64_t part) {
   const int64_t full = part * group.size();
   return {{name + " all_reduce",
            [=, &group] {
@@ -101,7 +101,8 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
 }
 
 /// Returns the seconds from the first rank's start to the last one's end.
-double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
+double measure_seconds(Communicator& group, const Case& one, int repeats, float* full,
+                       int64_t count) {
   std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
   const auto now = [] {
     return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -122,8 +123,9 @@ double median(std::vector<double> values) {
 
 /// Returns the seconds in which the machine could do an operation: `moved` of all bytes by each
 /// rank, added by a reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
-std::vector<double> bounds(const std::string& operation, double moved,
-                           const std::vector<double>& copy, const std::vector<double>& add) {
+std::vector<double> min_operation_seconds(const std::string& operation, double moved,
+                                          const std::vector<double>& copy,
+                                          const std::vector<double>& add) {
   std::vector<double> seconds;
   for (size_t i = 0; i < copy.size(); ++i)
     seconds.push_back(moved * ((operation == "all_gather" ? 0 : add[i]) +
@@ -140,7 +142,7 @@ void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
     if (operation == "copy" || operation == "add") continue;
     const double moved = one.brings_own ? 1.0 : (ranks - 1.0) / ranks;
     const std::vector<double> bound =
-        bounds(operation, moved, times["limit copy"], times["limit add"]);
+        min_operation_seconds(operation, moved, times["limit copy"], times["limit add"]);
     const double least = *std::min_element(own.begin(), own.end());
     std::printf(
         "%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx   of plain loops %5.2f "
@@ -166,8 +168,9 @@ void bench_size(Rendezvous& rendezvous, Baseline& baseline, Communicator& shm, C
        [&] { baseline.reduce_scatter(plain.full, plain.part, part, world_size); }},
       {"c10d all_gather", [&] { baseline.all_gather(plain.part, plain.full, part, world_size); },
        true}};
-  for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
-                    our_cases("shm/in-place", shm, shared, part)})
+  for (auto more :
+       {ftrun_cases("gloo", gloo, plain, part), ftrun_cases("shm/copied", shm, plain, part),
+        ftrun_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
   // Measures the plain loops: all ranks copy or add at the same time, each in memory of its own.
   std::vector<float> other(static_cast<size_t>(full), 1.0F), third(static_cast<size_t>(full), 1.0F);
@@ -182,7 +185,8 @@ void bench_size(Rendezvous& rendezvous, Baseline& baseline, Communicator& shm, C
   for (int round = 0; round <= rounds; ++round) {
     for (const Case& one : cases) {
       const bool in_place = one.name.find("in-place") != std::string::npos;
-      const double took = seconds_of(shm, one, repeats, in_place ? shared.full : plain.full, full);
+      const double took =
+          measure_seconds(shm, one, repeats, in_place ? shared.full : plain.full, full);
       if (round > 0) times[one.name].push_back(took);  // the first is for warming up
     }
   }

@@ -76,7 +76,7 @@ def config(args, out):
     }
 
 
-def run(args, scratch, settings):
+def run_ftrun(args, scratch, settings):
     """Returns a run's output, manifest and steps; None and its last lines if it failed."""
     out = pathlib.Path(scratch) / "run"
     shutil.rmtree(out, ignore_errors=True)
@@ -92,7 +92,7 @@ def run(args, scratch, settings):
     return (result.stdout + result.stderr, manifest, steps), ""
 
 
-def hidden(printed):
+def hidden_share_text(printed):
     """Returns the hidden share of the time of copies, over all steps but the first two."""
     found = [(float(ms), float(share)) for ms, share in
              re.findall(r"copies between device and host: ([\d.]+) ms, (\d+) % of it", printed)][2:]
@@ -111,7 +111,7 @@ def model_flops(folder, sequence, frozen):
     return (4 if frozen else 6) * weights + 6 * c["num_hidden_layers"] * wide * sequence
 
 
-def baseline(args, compiled):
+def run_baseline(args, compiled):
     """Returns tokens/s of transformers' own loop, from the median step without the first two, and
     the bytes that torch reserved."""
     import array
@@ -169,10 +169,11 @@ def main():
         if args.setting and name not in args.setting:
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            result, why = run(args, scratch, settings)
-            timed, timed_why = run(args, scratch,
-                                   [*settings,
-                                    "wall_clock_breakdown=true"]) if args.hidden else ([""], "")
+            result, why = run_ftrun(args, scratch, settings)
+            timed, timed_why = run_ftrun(args, scratch,
+                                         [*settings,
+                                          "wall_clock_breakdown=true"]) if args.hidden else ([""],
+                                                                                             "")
         if result is None or timed is None:
             failed += 1
             print(f"| {name} | failed: {' '.join(why or timed_why)} |", flush=True)
@@ -185,9 +186,9 @@ def main():
                memory["predicted"].get("host_total", 0)]
         print(f"| {name} | {speed:.0f} | {rate:.0f} | "
               + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
-              f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
+              f" | {hidden_share_text(timed[0]) if args.hidden else ''} |", flush=True)
     for compiled in ([False] if args.baseline else []) + ([True] if args.compiled else []):
-        speed, reserved = baseline(args, compiled)
+        speed, reserved = run_baseline(args, compiled)
         rate = speed * model_flops(args.model, args.sequence, False) * 1e-12
         name = "transformers, compiled" if compiled else "transformers"
         print(f"| {name} | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |", flush=True)

@@ -335,7 +335,7 @@ class Bench {
     const double ms = milliseconds([&] {
       gpu_.run_ops(graph, {&op, 1}, storage_, context, stream_);
     });
-    print(c.name, ms, flops(graph, op), traffic_bytes(graph, op));
+    print(c.name, ms, op_flops(graph, op), traffic_bytes(graph, op));
     release();
   }
 
@@ -466,7 +466,7 @@ class Bench {
   std::vector<void*> memory_, storage_;
 };
 
-Options options_of(const std::vector<std::string>& words) {
+Options parse_options(const std::vector<std::string>& words) {
   Options options;
   for (size_t i = 0; i < words.size(); ++i) {
     const bool has_value = i + 1 < words.size();
@@ -509,7 +509,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    return ftrun::run(ftrun::options_of({argv + 1, argv + argc}));
+    return ftrun::run(ftrun::parse_options({argv + 1, argv + argc}));
   } catch (const ftrun::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.code());

@@ -55,7 +55,7 @@ constexpr int64_t kHidden = 576, kQueryHeads = 9, kKvHeads = 3, kHead = 64, kFee
 constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
 constexpr int64_t kOptimizerElements = 32 << 20;
 
-double now(int threads) {
+double clock_seconds(int threads) {
   timespec t;
   clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
@@ -63,18 +63,18 @@ double now(int threads) {
 
 /// Returns the minimum seconds per call of `body`, from samples of at least 20 ms over about half a
 /// second.
-double seconds(int threads, const std::function<void()>& body) {
+double measure_min_seconds(int threads, const std::function<void()>& body) {
   body();
-  double start = now(threads);
+  double start = clock_seconds(threads);
   body();
-  const double one = std::max(now(threads) - start, 1e-7);
+  const double one = std::max(clock_seconds(threads) - start, 1e-7);
   const int calls = std::max(1, static_cast<int>(0.02 / one));
   const int samples = std::clamp(static_cast<int>(0.6 / (one * calls)), 4, 30);
   double best = 1e30;
   for (int sample = 0; sample < samples; ++sample) {
-    start = now(threads);
+    start = clock_seconds(threads);
     for (int call = 0; call < calls; ++call) body();
-    best = std::min(best, (now(threads) - start) / calls);
+    best = std::min(best, (clock_seconds(threads) - start) / calls);
   }
   return best;
 }
@@ -99,7 +99,9 @@ class Bench {
     return reinterpret_cast<int32_t*>(memory_[static_cast<size_t>(id)].get());
   }
 
-  double time(const std::function<void()>& body) const { return seconds(options_.threads, body); }
+  double time(const std::function<void()>& body) const {
+    return measure_min_seconds(options_.threads, body);
+  }
   /// Times one operation and prints its line; `aten`, which may be empty, does the same in ATen.
   void op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
           OpAttrs attrs, const std::function<void()>& aten = {});
@@ -172,7 +174,7 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   for (const auto& memory : memory_) storage.push_back(memory.get());
   const KernelContext context{false, &scalars_};
   const double ours = time([&] { run_op(graph_, op, storage, context); });
-  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), traffic_bytes(graph_, op));
+  line(label, ours, aten ? time(aten) : 0.0, op_flops(graph_, op), traffic_bytes(graph_, op));
 }
 
 /// Measures this machine's limits: a large square matrix multiplication, and an add in place (3
@@ -397,7 +399,7 @@ MatmulLibrary matmul_library(const std::string& name) {
   throw std::invalid_argument(name + " is no library of matrix multiplication");
 }
 
-Isa isa(const std::string& name) {
+Isa runnable_isa(const std::string& name) {
   const std::pair<const char*, Isa> names[] = {{"avx2", Isa::kAvx2},
                                                {"avx512", Isa::kAvx512},
                                                {"avx512_bf16", Isa::kAvx512Bf16},
@@ -410,7 +412,7 @@ Isa isa(const std::string& name) {
   throw std::invalid_argument(name + " is no instruction set of the kernels");
 }
 
-Options parse(int argc, char** argv) {
+Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string key = argv[i], text = argv[i + 1];
@@ -427,7 +429,7 @@ Options parse(int argc, char** argv) {
     else if (key == "--matmul")
       choose_matmul_library(matmul_library(text));
     else if (key == "--isa")
-      set_isa(isa(text));
+      set_isa(runnable_isa(text));
   }
   return options;
 }
@@ -436,7 +438,7 @@ Options parse(int argc, char** argv) {
 }  // namespace ftrun
 
 int main(int argc, char** argv) {
-  const ftrun::Options options = ftrun::parse(argc, argv);
+  const ftrun::Options options = ftrun::parse_options(argc, argv);
   ftrun::set_kernel_threads(options.threads);
   ftrun::Bench(options).run();
   return 0;

@@ -48,7 +48,7 @@ class WithoutRing : public StorageSystem {
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
     return machine_.open_threads(fd, depth);
   }
-  double now() override { return machine_.now(); }
+  double now_seconds() override { return machine_.now_seconds(); }
   void sleep(double seconds) override { machine_.sleep(seconds); }
 
  private:

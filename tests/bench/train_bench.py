@@ -243,7 +243,7 @@ class Results:
         return record
 
 
-def counted(records):
+def counted_pairs(records):
     """Returns the quiet pairs if there are enough, else all pairs, which only indicate a result."""
     quiet = [record for record in records if record["quiet"]]
     return quiet if len(quiet) >= QUIET_PAIRS else records
@@ -309,7 +309,7 @@ def largest_error(values, expected):
 
 
 def pair_row(name, records):
-    used = counted(records)
+    used = counted_pairs(records)
 
     def ratio(key, other="baseline"):
         return [r["runs"]["ftrun"][key] / r["runs"][other][key] for r in used if other in r["runs"]]
@@ -327,7 +327,7 @@ def pair_row(name, records):
 
 
 def settings_rows(records):
-    used, rows = counted(records), []
+    used, rows = counted_pairs(records), []
     base = next(iter(SETTINGS))
     for name in SETTINGS:
         kept = used[-1]["runs"][name]["categories"]
@@ -357,7 +357,7 @@ def table(args):
     for name in ("bound", "disk"):
         if name in names:
             found = args.results.of(name)
-            print(f"\n{name}: {spread([r['ratio'] for r in counted(found)])}, "
+            print(f"\n{name}: {spread([r['ratio'] for r in counted_pairs(found)])}, "
                   f"{sum(r['quiet'] for r in found)} of {len(found)} pairs quiet")
     for name in names:
         if name.startswith("exact | "):

@@ -26,11 +26,12 @@ using Random = std::mt19937_64;
 
 struct Layout {
   int ranks;
-  ToyCut cut;
+  ToySplit split;
 };
 
-const std::vector<Layout> kLayouts{{1, ToyCut::kFlat},    {3, ToyCut::kFlat}, {4, ToyCut::kRows},
-                                   {4, ToyCut::kColumns}, {2, ToyCut::kBoth}, {6, ToyCut::kBoth}};
+const std::vector<Layout> kLayouts{{1, ToySplit::kFlat}, {3, ToySplit::kFlat},
+                                   {4, ToySplit::kRows}, {4, ToySplit::kColumns},
+                                   {2, ToySplit::kBoth}, {6, ToySplit::kBoth}};
 
 int64_t below(Random& random, int64_t limit) {
   return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
@@ -101,7 +102,7 @@ TEST_CASE(
   for (const Layout& writer : kLayouts) {
     const MemoryFolder run;
     const auto errors = run_ranks(writer.ranks, [&](const CheckpointGroup& group) {
-      ToyState state(writer.ranks, group.rank, 5, writer.cut);
+      ToyState state(writer.ranks, group.rank, 5, writer.split);
       save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, writer.ranks),
                       state.slices(), group);
     });
@@ -110,7 +111,7 @@ TEST_CASE(
     Checkpoint checkpoint(run / "step-00000001");
     for (const Layout& reader : kLayouts)
       for (int rank = 0; rank < reader.ranks; ++rank) {
-        ToyState state(reader.ranks, rank, 5, reader.cut);
+        ToyState state(reader.ranks, rank, 5, reader.split);
         state.clear();
         checkpoint.read(state.slices());
         REQUIRE(state.equals(5));
@@ -152,11 +153,13 @@ TEST_CASE(
     const StoredBoxes stored("a", shape, boxes);
     const Box wanted = random() % 4 == 0 ? whole_box(shape) : random_box(random, shape);
     std::vector<int> given(there.size());
-    const auto missing = stored.cover(wanted, [&](const StoredBox& from, const Box& part) {
-      REQUIRE(holds(from.box, part));
-      REQUIRE(from.box == tiles[from.slice]);
-      for (const int64_t element : elements_of(shape, part)) ++given[static_cast<size_t>(element)];
-    });
+    const auto missing =
+        stored.visit_covering_parts(wanted, [&](const StoredBox& from, const Box& part) {
+          REQUIRE(contains_box(from.box, part));
+          REQUIRE(from.box == tiles[from.slice]);
+          for (const int64_t element : elements_of(shape, part))
+            ++given[static_cast<size_t>(element)];
+        });
     std::optional<int64_t> expected;
     for (const int64_t element : elements_of(shape, wanted))
       if (there[static_cast<size_t>(element)] == 0 && !expected) expected = element;
@@ -201,7 +204,7 @@ TEST_CASE("of several equal boxes in the files only one is read") {
   const StoredBoxes stored(
       "a", {4, 4}, {{{{0, 0}, {4, 4}}, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0}, {{{2, 0}, {2, 4}}, 2, 0}});
   std::vector<size_t> files;
-  const auto missing = stored.cover(
+  const auto missing = stored.visit_covering_parts(
       {{1, 1}, {3, 2}}, [&](const StoredBox& from, const Box&) { files.push_back(from.file); });
   REQUIRE_FALSE(missing);
   REQUIRE(files == std::vector<size_t>{0});
@@ -214,12 +217,12 @@ TEST_CASE("boxes that interlock in a way no run produces are refused before they
   for (int64_t column = 0; column < columns; ++column)
     boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0});
   const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
-  REQUIRE(
-      bad_input([&] {
-        stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
-      }) ==
-      "f: tensor \"a\": its boxes overlap in a way no layout of ranks produces (more than 2048 "
-      "boxes)");
+  REQUIRE(require_bad_input([&] {
+            stored.visit_covering_parts(whole_box({16384, columns}),
+                                        [](const StoredBox&, const Box&) {});
+          }) ==
+          "f: tensor \"a\": its boxes overlap in a way no layout of ranks produces (more than 2048 "
+          "boxes)");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {
@@ -236,7 +239,7 @@ TEST_CASE("files that disagree about a state's shape or dtype are refused") {
     });
     REQUIRE(errors == std::vector<std::string>(2));
     REQUIRE(
-        bad_input([&] { Checkpoint checkpoint(run / "step-00000001"); }) ==
+        require_bad_input([&] { Checkpoint checkpoint(run / "step-00000001"); }) ==
         (run / "step-00000001/checkpoint.json") +
             ": tensor \"a\" (param): rank-00001.safetensors and rank-00000.safetensors disagree "
             "about its dtype or shape");
@@ -255,11 +258,11 @@ TEST_CASE("an entry of another shape than its box is refused") {
   text.replace(text.find(shape), shape.size(), "\"shape\":[2,3]");
   write_text(file, text);
   const std::string path = run / "step-00000001/checkpoint.json";
-  CheckpointManifest manifest = manifest_from(read_text(path), path);
+  CheckpointManifest manifest = parse_manifest(read_text(path), path);
   manifest.files[0].header_xxh3 = SafetensorsFile(file).header_xxh3();
   write_text(path, manifest_text(manifest));
   Checkpoint checkpoint(run / "step-00000001");
-  REQUIRE(bad_input([&] { checkpoint.verify_file(0); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.verify_file(0); }) ==
           file + ": \"a.param[0:3,0:2]\" has another dtype or shape than the manifest says");
 }
 

@@ -130,7 +130,7 @@ TEST_CASE("each rank may read only its own file when the layout is the same") {
   checkpoint.read(mine.slices());
   REQUIRE(mine.equals(1));
   ToyState other(2, 1, 0);
-  REQUIRE(bad_input([&] { checkpoint.read(other.slices()); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.read(other.slices()); }) ==
           (run / "step-00000001/rank-00001.safetensors") + ": is missing");
 }
 
@@ -143,34 +143,36 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   Checkpoint checkpoint(folder);
   std::vector<float> room(64);
   void* data = room.data();
-  REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.none.weight", {3}, 0, 3, data)); }) ==
-          manifest + ": tensor \"model.none.weight\" (param) is not in the checkpoint");
-  REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.norm.weight", {4}, 0, 4, data)); }) ==
-          file + ": tensor \"model.norm.weight\" (param) has shape [3], the run needs [4]");
+  REQUIRE(require_bad_input([&] {
+            checkpoint.read(slice_of("model.none.weight", {3}, 0, 3, data));
+          }) == manifest + ": tensor \"model.none.weight\" (param) is not in the checkpoint");
+  REQUIRE(require_bad_input([&] {
+            checkpoint.read(slice_of("model.norm.weight", {4}, 0, 4, data));
+          }) == file + ": tensor \"model.norm.weight\" (param) has shape [3], the run needs [4]");
   StateSlice half = slice_of("model.norm.weight", {3}, 0, 3, data);
   half.dtype = DType::kF16;
-  REQUIRE(bad_input([&] { checkpoint.read(half); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.read(half); }) ==
           file + ": tensor \"model.norm.weight\" (param) is F32, the run needs F16");
 
   REQUIRE(checkpoint.check_states(expected_states()).empty());
   auto states = expected_states();
   states[0].shape = {4, 13};
-  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"model.embed_tokens.weight\" (exp_avg) has shape [13, 4], the run needs "
               "[4, 13]");
   states = expected_states();
   states.push_back({"new", "param", DType::kF32, {}});
-  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.check_states(states); }) ==
           manifest + ": tensor \"new\" (param) is not in the checkpoint");
   states = expected_states();
   states.pop_back();
-  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"scale\" (param) is in the checkpoint, but the run has no such state");
   states = expected_states();
   states[1].dtype = DType::kF16;
-  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
@@ -226,7 +228,7 @@ TEST_CASE(
   fs::resize_file(folder + "/checkpoint.json", 257 << 20);  // sparse
   const std::string refused =
       folder + "/checkpoint.json: is 257.00 MiB, larger than the limit of 256.00 MiB";
-  REQUIRE(bad_input([&] { Checkpoint checkpoint(folder); }) == refused);
+  REQUIRE(require_bad_input([&] { Checkpoint checkpoint(folder); }) == refused);
   const std::vector<CheckpointEntry> entries = list_checkpoints(run.path());
   REQUIRE(entries.size() == 1);
   REQUIRE(entries[0].problem == refused);
@@ -241,13 +243,13 @@ TEST_CASE("elements that no file holds are refused") {
       CheckpointGroup{});
   Checkpoint checkpoint(run / "step-00000001");
   checkpoint.read(slice_of("a", {6}, 4, 6, values.data()));
-  REQUIRE(bad_input([&] { checkpoint.read(slice_of("a", {6}, 1, 6, values.data())); }) ==
+  REQUIRE(require_bad_input([&] { checkpoint.read(slice_of("a", {6}, 1, 6, values.data())); }) ==
           (run / "step-00000001/checkpoint.json") +
               ": tensor \"a\" (param): element 2 is in no file");
   REQUIRE(verify_checkpoint(run / "step-00000001") ==
           std::vector<std::string>{(run / "step-00000001/checkpoint.json") +
                                    ": tensor \"a\" (param): element 2 is in no file"});
-  REQUIRE(bad_input([&] { choose_checkpoint(run.path(), 1, CheckpointGroup{}); }) ==
+  REQUIRE(require_bad_input([&] { choose_checkpoint(run.path(), 1, CheckpointGroup{}); }) ==
           "the checkpoint cannot be used: " + (run / "step-00000001/checkpoint.json") +
               ": tensor \"a\" (param): element 2 is in no file");
 }
@@ -283,7 +285,7 @@ TEST_CASE("files of another checkpoint of the same layout are refused") {
                 run / "step-00000002/rank-00001.safetensors", fs::copy_options::overwrite_existing);
   ToyState state(2, 1, 0);
   Checkpoint checkpoint(run / "step-00000002");
-  const std::string message = bad_input([&] { checkpoint.read(state.slices()); });
+  const std::string message = require_bad_input([&] { checkpoint.read(state.slices()); });
   const std::string start =
       (run / "step-00000002/rank-00001.safetensors") +
       ": tensor \"model.embed_tokens.weight\" (param), elements [6:7,2:4]: the checksum is ";
@@ -307,7 +309,8 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
 
   const std::string broken = run / "step-00000003/rank-00001.safetensors";
   fs::remove(broken);
-  const std::string log = logged([&] { REQUIRE(choose(std::nullopt) == run / "step-00000002"); });
+  const std::string log =
+      capture_log([&] { REQUIRE(choose(std::nullopt) == run / "step-00000002"); });
   REQUIRE(log.find("error: checkpoint step-00000003 is skipped: " + broken + ": is missing\n") !=
           std::string::npos);
   REQUIRE(log.find("warning: " + run.path() +
@@ -326,15 +329,16 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
 
   write_text(run / "step-00000002/checkpoint.json", "{}");
   fs::remove(run / "step-00000001/rank-00000.safetensors");
-  logged([&] {
+  capture_log([&] {
     REQUIRE(choose(std::nullopt) == "no checkpoint can be used: " + broken + ": is missing\n  " +
                                         (run / "step-00000001/rank-00000.safetensors") +
                                         ": is missing\n  " +
                                         (run / "step-00000002/checkpoint.json") +
                                         ": does not begin as a checkpoint manifest");
   });
-  REQUIRE(bad_input([&] { choose_checkpoint(run / "nothing", std::nullopt, CheckpointGroup{}); }) ==
-          (run / "nothing") + ": holds no checkpoint");
+  REQUIRE(require_bad_input([&] {
+            choose_checkpoint(run / "nothing", std::nullopt, CheckpointGroup{});
+          }) == (run / "nothing") + ": holds no checkpoint");
 }
 
 TEST_CASE("after going back to an earlier step the newest commit counts, not the highest step") {
@@ -374,7 +378,7 @@ TEST_CASE("a folder with a step's name that is not a checkpoint is kept under an
        {std::function<void()>(linked), std::function<void()>(folder),
         std::function<void()>(dangling)}) {
     put();
-    const std::string log = logged([&] { save(run.path(), 1, 2, 1); });
+    const std::string log = capture_log([&] { save(run.path(), 1, 2, 1); });
     CHECK_THAT(log, Catch::Contains(cat(run / "step-00000002",
                                         " was not a checkpoint of this run and was renamed to ")));
     CHECK(loads_as(run / "step-00000002", 1, 1));
@@ -417,7 +421,7 @@ TEST_CASE(
   for (int64_t step = 2; step <= 4; ++step) save_as(step, std::nullopt);
   REQUIRE(names_in(run.path()) == std::vector<std::string>{"best", "latest", "step-00000001",
                                                            "step-00000003", "step-00000004"});
-  REQUIRE(read_best(posix_files(), run.path())->value == 0.1);
+  REQUIRE(read_best_record(posix_files(), run.path())->value == 0.1);
   save_as(5, BestCheckpoint{5, "a.loss", 0.05});
   save_as(6, std::nullopt);
   REQUIRE(names_in(run.path()) == std::vector<std::string>{"best", "latest", "step-00000004",
@@ -425,7 +429,7 @@ TEST_CASE(
   for (const char* text : {"", "step-00000005", R"({"checkpoint":"../x","metric":"a","value":1})",
                            R"({"checkpoint":"step-00000005"})"}) {
     write_text(run / "best", text);
-    REQUIRE_THROWS_WITH(read_best(posix_files(), run.path()),
+    REQUIRE_THROWS_WITH(read_best_record(posix_files(), run.path()),
                         Catch::Contains("best: does not name a checkpoint, its metric and value"));
   }
   save_as(7, std::nullopt);  // nothing is removed in this save
@@ -503,12 +507,12 @@ TEST_CASE("describe_checkpoint() lists what a checkpoint holds") {
   REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);
   const std::string all = describe_checkpoint(run.path()).text();
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
-  REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
+  REQUIRE(require_bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
   fs::create_directories(run / "other/checkpoints");
-  REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) ==
+  REQUIRE(require_bad_input([&] { describe_checkpoint(run / "other"); }) ==
           (run / "other") + ": holds no checkpoint");
-  REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) ==
+  REQUIRE(require_bad_input([&] { verify_checkpoint(run / "other"); }) ==
           (run / "other") + ": holds no checkpoint");
   REQUIRE(describe_checkpoint(run / "other/checkpoints").text() ==
           (run / "other/checkpoints") + ": holds no checkpoint\n");

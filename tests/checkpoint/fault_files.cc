@@ -59,7 +59,7 @@ class FaultFile : public WritableFile {
     grow(at + size);
     node_->bytes.replace(at, size, static_cast<const char*>(data), size);
     std::string bytes(static_cast<const char*>(data), size);
-    const std::string& part = files_.corrupted_;
+    const std::string& part = files_.corrupted_path_part_;
     if (!part.empty() && path_.find(part) != std::string::npos) bytes[size / 2] ^= 4;
     real_->write_at(offset, bytes.data(), size);
   }
@@ -93,8 +93,8 @@ void FaultFileSystem::fail_call(int64_t k, int error_number) {
 
 void FaultFileSystem::fail_next(const std::string& what, const std::string& part,
                                 int error_number) {
-  fail_what_ = what;
-  fail_part_ = part;
+  failing_call_kind_ = what;
+  failing_path_part_ = part;
   error_number_ = error_number;
 }
 
@@ -107,8 +107,9 @@ void FaultFileSystem::enter(const std::string& what, const std::string& path) {
   history_.push_back(what + " " + path);
   if (power_cut_at_ >= 0 && number >= power_cut_at_)
     throw Error(ExitCode::kEnvironment, "the power is off", "wait");
-  const bool is_named = what == fail_what_ && path.find(fail_part_) != std::string::npos;
-  if (is_named) fail_what_.clear();
+  const bool is_named =
+      what == failing_call_kind_ && path.find(failing_path_part_) != std::string::npos;
+  if (is_named) failing_call_kind_.clear();
   if (number == fail_at_ || is_named)
     throw Error(ExitCode::kEnvironment,
                 cat(path, ": ", what, " failed: ", errno_text(error_number_)), "free space");
@@ -231,13 +232,13 @@ void FaultFileSystem::restart(Survival survival, uint64_t seed) {
   random_.seed(seed);
   for (const std::string& name : posix_files().list(root_)) fs::remove_all(root_ + "/" + name);
   put_back(tree_, root_, survival);
-  at_cut_ = std::exchange(tree_, load(root_));
+  tree_at_power_cut_ = std::exchange(tree_, load(root_));
   calls_ = 0;
   fail_at_ = power_cut_at_ = -1;
   history_.clear();
 }
 
-std::string FaultFileSystem::torn(const Node& node) {
+std::string FaultFileSystem::torn_bytes(const Node& node) {
   constexpr size_t kSector = 512;
   std::string bytes = node.bytes;
   for (size_t at = 0; at < bytes.size(); at += kSector) {
@@ -258,7 +259,7 @@ void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Sur
   if (!node->is_folder) {
     Survival how = survival;
     if (random) how = static_cast<Survival>(random_() % 5);
-    std::string bytes = how == Survival::kTornSectors  ? torn(*node)
+    std::string bytes = how == Survival::kTornSectors  ? torn_bytes(*node)
                         : how == Survival::kEverything ? node->bytes
                                                        : node->durable_bytes;
     if (how == Survival::kEntriesAndZeros) bytes.resize(node->bytes.size(), '\0');
@@ -268,7 +269,7 @@ void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Sur
   fs::create_directories(path);
   Entries entries = node->durable_entries;
   for (const Entries& changes : node->unsynced)
-    if (survival != Survival::kSyncedOnly && (!random || coin())) apply(entries, changes);
+    if (survival != Survival::kSyncedOnly && (!random || flip_coin())) apply(entries, changes);
   for (const auto& [name, child] : entries) put_back(child, path + "/" + name, survival);
 }
 

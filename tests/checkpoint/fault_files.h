@@ -43,7 +43,7 @@ class FaultFileSystem : public FileSystem {
   /// disk.
   void cut_power_at(int64_t k);
   /// Flips one bit in each write to a file whose path contains `part`.
-  void corrupt_writes(const std::string& part) { corrupted_ = part; }
+  void corrupt_writes(const std::string& part) { corrupted_path_part_ = part; }
   /// Makes syncs do nothing, to show that the tests would notice a missing sync.
   void ignore_syncs() { ignore_syncs_ = true; }
   /// Makes the file system unable to swap two names.
@@ -55,7 +55,7 @@ class FaultFileSystem : public FileSystem {
   void restart(Survival survival, uint64_t seed = 0);
   /// Restores the state of the power cut before the last restart, so that another selection of data
   /// can survive it.
-  void rewind_to_cut() { tree_ = at_cut_; }
+  void rewind_to_cut() { tree_ = tree_at_power_cut_; }
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   std::unique_ptr<WritableFile> create(const std::string& path) override;
@@ -92,21 +92,21 @@ class FaultFileSystem : public FileSystem {
   NodePtr find(const std::string& path);
   std::pair<NodePtr, std::string> parent_of(const std::string& path);
   void put_back(const NodePtr& node, const std::string& path, Survival survival);
-  bool coin() { return (random_() & 1) != 0; }
-  std::string torn(const Node& node);
+  bool flip_coin() { return (random_() & 1) != 0; }
+  std::string torn_bytes(const Node& node);
 
   std::mutex mutex_;
   std::string root_;
   NodePtr tree_;
-  NodePtr at_cut_;
+  NodePtr tree_at_power_cut_;
   int64_t calls_ = 0;
   int64_t fail_at_ = -1;
   int64_t power_cut_at_ = -1;
   int error_number_ = 0;
-  std::string fail_what_, fail_part_;
+  std::string failing_call_kind_, failing_path_part_;
   bool ignore_syncs_ = false;
   bool can_exchange_ = true;
-  std::string corrupted_;
+  std::string corrupted_path_part_;
   int64_t free_bytes_ = int64_t{1} << 40;
   std::vector<std::string> history_;
   std::mt19937_64 random_;

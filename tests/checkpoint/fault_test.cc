@@ -130,7 +130,7 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
 void fail_and_print(int error_number, int64_t step, int64_t keep_last,
                     Replacing way = Replacing::kExchange) {
   std::string outcome;
-  logged([&] { outcome = fail_each_call(error_number, step, keep_last, way); });
+  capture_log([&] { outcome = fail_each_call(error_number, step, keep_last, way); });
   std::cout << outcome;
 }
 
@@ -204,7 +204,8 @@ TEST_CASE("a replaced checkpoint that cannot be removed causes a warning, and is
     replace_by(files, way);
     save_step(files, scene.root, 1, 1);
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
-    const std::string text = logged([&] { REQUIRE(save_step(files, scene.root, 1, 2)[0] == ""); });
+    const std::string text =
+        capture_log([&] { REQUIRE(save_step(files, scene.root, 1, 2)[0] == ""); });
     REQUIRE(text.find("step-00000001: was replaced; what it was before could not be removed: ") !=
             std::string::npos);
     REQUIRE(resumed_version(scene.root) == 2);
@@ -212,7 +213,7 @@ TEST_CASE("a replaced checkpoint that cannot be removed causes a warning, and is
     // By the next start, the checkpoint that replaced it may have been removed.
     REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
-    const std::string again = logged([&] { clean_checkpoints(files, scene.root); });
+    const std::string again = capture_log([&] { clean_checkpoints(files, scene.root); });
     REQUIRE(again.find("step-00000001: what an earlier process left could not be removed: ") !=
             std::string::npos);
     clean_checkpoints(files, scene.root);
@@ -257,7 +258,7 @@ TEST_CASE(
 
 TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads",
           "[long]") {
-  logged([] {
+  capture_log([] {
     const Outcomes outcomes = cut_power_at_each_call(2, 0, false);
     REQUIRE(outcomes.versions == std::set<int>{1, 2});
     REQUIRE(outcomes.states > 300);
@@ -265,22 +266,22 @@ TEST_CASE("after a power cut at any call of a save the newest checkpoint that ve
 }
 
 TEST_CASE("after a power cut while old checkpoints are removed the new one loads", "[long]") {
-  logged([] { REQUIRE(cut_power_at_each_call(2, 1, true).versions == std::set<int>{1, 2}); });
+  capture_log([] { REQUIRE(cut_power_at_each_call(2, 1, true).versions == std::set<int>{1, 2}); });
 }
 
 TEST_CASE("after a power cut while a step is replaced the old checkpoint or the new one loads",
           "[long]") {
-  logged([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
-  logged([] {
+  capture_log([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
+  capture_log([] {
     REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions ==
             std::set<int>{1, 2});
   });
   // With a single step, a reader that reads before the clean-up also finds a complete checkpoint.
-  logged([] { REQUIRE(cut_power_at_each_call(1, 0, false).versions == std::set<int>{1, 2}); });
+  capture_log([] { REQUIRE(cut_power_at_each_call(1, 0, false).versions == std::set<int>{1, 2}); });
 }
 
 TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only looks like one") {
-  logged([] {
+  capture_log([] {
     for (int64_t k = 0; k < 40; k += kCallStride) {
       Scene scene;
       FaultFileSystem files(scene.run.path());
@@ -315,7 +316,7 @@ TEST_CASE("bytes that change on the way to the disk are noticed before the check
 }
 
 TEST_CASE("the power cut of these tests destroys a checkpoint whose save does not sync") {
-  logged([] {
+  capture_log([] {
     Scene scene;
     FaultFileSystem files(scene.run.path());
     save_step(files, scene.root, 1, 1);
@@ -397,7 +398,7 @@ TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
   checkpoint.read(other.slices());
   REQUIRE(other.equals(1));
   ToyState mine(kRanks, 1, 0);
-  REQUIRE(bad_input([&] {
+  REQUIRE(require_bad_input([&] {
             checkpoint.read(mine.slices());
           }).find(path + ": tensor \"scale\" (param): the checksum is ") == 0);
 }

@@ -74,7 +74,7 @@ struct Base {
 };
 
 /// Rounds to a number of significant bits, for normal numbers; ties to even.
-float rounded(float value, int digits) {
+float round_to_digits(float value, int digits) {
   const int last = std::ilogb(value) - digits + 1;
   return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);
 }
@@ -89,8 +89,9 @@ void check_values(const std::string& folder, DType dtype) {
     model.read_f32(tensor.name, 0, info.elements, values);
     for (int64_t i = 0; i < info.elements; ++i) {
       const float value = value_of(tensor.name, i);
-      REQUIRE(values[static_cast<size_t>(i)] ==
-              (dtype == DType::kF32 ? value : rounded(value, dtype == DType::kF16 ? 11 : 8)));
+      REQUIRE(
+          values[static_cast<size_t>(i)] ==
+          (dtype == DType::kF32 ? value : round_to_digits(value, dtype == DType::kF16 ? 11 : 8)));
     }
   }
 }
@@ -211,7 +212,7 @@ TEST_CASE("files of a hub's cache, all of them links, are copied as files") {
   const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = snapshot;
-  REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); }) == "");
+  REQUIRE(capture_log([&] { export_model(posix_files(), options, kTensors, read_values); }) == "");
   REQUIRE(read_text(folder / "export/tokenizer.json") == "blob of tokenizer.json");
   REQUIRE(fs::is_regular_file(fs::symlink_status(folder / "export/tokenizer.json")));
   check_values(folder / "export", DType::kF32);
@@ -225,7 +226,7 @@ TEST_CASE("a link that leads elsewhere is followed and reported") {
   fs::create_symlink(elsewhere / "words", source / "vocab.txt");
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
-  REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); })
+  REQUIRE(capture_log([&] { export_model(posix_files(), options, kTensors, read_values); })
               .find(cat(source / "vocab.txt", ": is a link to ", elsewhere / "words",
                         ", whose content is copied")) != std::string::npos);
   REQUIRE(read_text(folder / "export/vocab.txt") == "words");
@@ -242,7 +243,7 @@ TEST_CASE("files that cannot be copied are all named before anything is written"
   fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // is not copied
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
-  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
+  REQUIRE(require_bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
           source.path() +
               ": files that the exported model needs cannot be read:\n"
               "  merges.txt: it is not a regular file\n"
@@ -298,8 +299,8 @@ TEST_CASE("config.json keeps its keys and is written for old and new readers") {
       yarn["rope_scaling"].dump() ==
       R"({"rope_type":"yarn","factor":4.0,"beta_fast":32,"truncate":false,"mscale_all_dim":null})");
   REQUIRE(yarn["rope_theta"] == 1e6);
-  REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
-  REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
+  REQUIRE(require_bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
+  REQUIRE(require_bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
           "c: key \"a\" appears twice in one object");
 }
 
@@ -348,7 +349,7 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
 namespace {
 
 /// Returns the names and contents of everything below a folder.
-std::string everything(const std::string& folder) {
+std::string folder_contents(const std::string& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
     found[entry.path().string()] = entry.is_regular_file() ? read_text(entry.path().string()) : "";
@@ -359,11 +360,12 @@ std::string everything(const std::string& folder) {
 
 /// Returns the message with which an export is refused; requires that it has changed nothing.
 std::string export_refusal(const TemporaryFolder& folder, const ExportOptions& options) {
-  const std::string before = everything(folder.path());
-  const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
-  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
+  const std::string before = folder_contents(folder.path());
+  const std::string checked =
+      require_bad_input([&] { check_export(posix_files(), options, kTensors); });
+  REQUIRE(require_bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
           checked);
-  REQUIRE(everything(folder.path()) == before);
+  REQUIRE(folder_contents(folder.path()) == before);
   return checked;
 }
 
@@ -510,7 +512,7 @@ TEST_CASE("an export that was changed while the next one was written is not repl
     if (!can_exchange) files.refuse_exchange();
     const ExportOptions options = options_for(folder / "out");
     export_model(files, options, kTensors, read_values);
-    REQUIRE(bad_input([&] {
+    REQUIRE(require_bad_input([&] {
               export_model(files, options, kTensors,
                            [&](const ExportPiece& piece, std::span<float> out) {
                              write_text(folder / "out/README.md", "what I found");
@@ -562,7 +564,7 @@ TEST_CASE("files whose names are not UTF-8 are copied, and the export stays repl
   const std::vector<std::string> names = check_complete_output(posix_files(), folder / "export");
   REQUIRE(std::count(names.begin(), names.end(), "caf\xe9 \"x\".txt") == 1);
   write_text(folder / "export/caf\xe9 \"x\".txt", "other");
-  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
+  REQUIRE(require_bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
           options.folder +
               R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
@@ -598,11 +600,13 @@ TEST_CASE(
   check_export_folder(posix_files(), options, OutputCheck::kSizes);
   const std::string changed =
       options.folder + ": is not replaced: since ftrun wrote it, model.safetensors was changed";
-  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kContents); }) ==
-          changed);
+  REQUIRE(require_bad_input([&] {
+            check_export_folder(posix_files(), options, OutputCheck::kContents);
+          }) == changed);
   write_text(folder / "out/model.safetensors", weights + "x");
-  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kSizes); }) ==
-          changed);
+  REQUIRE(require_bad_input([&] {
+            check_export_folder(posix_files(), options, OutputCheck::kSizes);
+          }) == changed);
 }
 
 namespace {
@@ -616,14 +620,14 @@ DType exported_dtype(const std::string& folder) {
 }
 
 /// Returns the options of an export in bf16 over one in fp32, with another mark and other shards.
-ExportOptions second_export(const Base& base, const TemporaryFolder& folder) {
+ExportOptions second_export_options(const Base& base, const TemporaryFolder& folder) {
   ExportOptions options = base.export_to(folder / "export");
   options.shard_bytes = 112;
   options.dtype = DType::kBF16;
   return options;
 }
 
-void first_export(FaultFileSystem& files, const Base& base, const TemporaryFolder& folder,
+void export_first(FaultFileSystem& files, const Base& base, const TemporaryFolder& folder,
                   bool can_exchange) {
   if (!can_exchange) files.refuse_exchange();
   export_model(files, base.export_to(folder / "export"), kTensors, read_values);
@@ -642,13 +646,13 @@ TEST_CASE(
     for (int64_t k = can_exchange ? 0 : stride / 2;; k += stride) {
       const MemoryFolder folder;
       FaultFileSystem files(folder.path());
-      first_export(files, base, folder, can_exchange);
+      export_first(files, base, folder, can_exchange);
       const int64_t before = files.calls();
       files.fail_call(k, ENOSPC);
       bool failed = false;
-      logged([&] {
+      capture_log([&] {
         try {
-          export_model(files, second_export(base, folder), kTensors, read_values);
+          export_model(files, second_export_options(base, folder), kTensors, read_values);
         } catch (const Error& error) {
           failed = true;
           REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -660,7 +664,7 @@ TEST_CASE(
       // An export that is reported as failed has not replaced the old one.
       REQUIRE(exported_dtype(folder / "export") == (failed ? DType::kF32 : DType::kBF16));
       // The export can be written again, and leaves nothing else behind.
-      export_model(files, second_export(base, folder), kTensors, read_values);
+      export_model(files, second_export_options(base, folder), kTensors, read_values);
       REQUIRE(exported_dtype(folder / "export") == DType::kBF16);
       REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
     }
@@ -678,10 +682,10 @@ TEST_CASE(
     for (int64_t k = 0, done = 0; done == 0; ++k) {
       const MemoryFolder folder;
       FaultFileSystem files(folder.path());
-      first_export(files, base, folder, can_exchange);
+      export_first(files, base, folder, can_exchange);
       files.cut_power_at(k);
       try {
-        export_model(files, second_export(base, folder), kTensors, read_values);
+        export_model(files, second_export_options(base, folder), kTensors, read_values);
         done = 1;
       } catch (const Error&) {
       }
@@ -724,11 +728,11 @@ TEST_CASE("a file that only looks like a leftover of an export stays") {
   begin_output(posix_files(), folder / "out.tmp-89abcdef", {"model.safetensors"}).reset();
   write_text(folder / "out.tmp-89abcdef/model.safetensors", "half of it");
   write_text(folder / "out.tmp-89abcdef/notes.md", "what I found");
-  const std::string before = everything(folder.path());
+  const std::string before = folder_contents(folder.path());
   REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
   for (int again = 0; again < 2; ++again)
     export_model(posix_files(), options, kTensors, read_values);
-  REQUIRE(everything(folder.path()) == before);
+  REQUIRE(folder_contents(folder.path()) == before);
 }
 
 TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process") {
@@ -764,13 +768,15 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
   const std::vector<int64_t> fused{14, 3}, turned{3, 10};
   const std::vector<Part> parts{
       {"q", {8, 3}, {.name = "qkv", .shape = fused, .rows_together = 4, .stride = 7}},
-      {"k", {4, 3}, {.name = "qkv", .shape = fused, .first = 4, .rows_together = 2, .stride = 7}},
-      {"v", {2, 3}, {.name = "qkv", .shape = fused, .first = 6, .stride = 7}},
+      {"k",
+       {4, 3},
+       {.name = "qkv", .shape = fused, .first_row = 4, .rows_together = 2, .stride = 7}},
+      {"v", {2, 3}, {.name = "qkv", .shape = fused, .first_row = 6, .stride = 7}},
       {"a", {4, 3}, {.name = "ab", .shape = turned, .transposed = true}},
-      {"b", {6, 3}, {.name = "ab", .shape = turned, .first = 4, .transposed = true}},
+      {"b", {6, 3}, {.name = "ab", .shape = turned, .first_row = 4, .transposed = true}},
       {"x", {2}, {.name = "xy", .shape = {5}}},
-      {"y", {3}, {.name = "xy", .shape = {5}, .first = 2}},
-      {"heads", {6}, {.name = "h.*", .shape = {2}, .pieces = 3}},
+      {"y", {3}, {.name = "xy", .shape = {5}, .first_row = 2}},
+      {"heads", {6}, {.name = "h.*", .shape = {2}, .tensor_count = 3}},
   };
   std::vector<ExportTensor> tensors{
       {"qkv", fused, {}}, {"ab", turned, {}}, {"xy", {5}, {}}, {"z", {2, 2}}};
@@ -833,7 +839,7 @@ TEST_CASE("a checkpoint without parameters is not exported") {
   float value = 1;
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {{"a", "exp_avg", DType::kF32, {}, {}, &value, nullptr}}, CheckpointGroup{});
-  REQUIRE(bad_input([&] {
+  REQUIRE(require_bad_input([&] {
             export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"),
                               weights_of(run / "step-00000001"));
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");

@@ -81,7 +81,7 @@ std::string imported_folder(const TemporaryFolder& temp, const std::string& json
 std::string import_refusal(const TemporaryFolder& temp, const std::string& json,
                            const std::vector<TensorSpec>& states) {
   const std::string folder = imported_folder(temp, json, states);
-  const std::string message = bad_input([&] { ImportedState state(folder); });
+  const std::string message = require_bad_input([&] { ImportedState state(folder); });
   REQUIRE(message.starts_with(folder));
   return message.substr(folder.size());
 }
@@ -94,8 +94,8 @@ TEST_CASE(
   const ImportedState state(imported_folder(temp, kWholeImport, import_states("w", {2, 3})));
   REQUIRE(state.model() == "/m");
   REQUIRE(state.tensors().size() == 1);
-  REQUIRE(state.record().unknown == std::vector<std::string>{"tokens"});
-  REQUIRE(state.record().known.at(0) ==
+  REQUIRE(state.record().unknown_settings == std::vector<std::string>{"tokens"});
+  REQUIRE(state.record().known_settings.at(0) ==
           std::pair<std::string, std::string>("train_batch_size", "8"));
   const SaveResult saved = save_checkpoint(posix_files(), {.root = temp / "checkpoints"},
                                            state.meta(), state.slices(), {});
@@ -106,7 +106,7 @@ TEST_CASE(
   REQUIRE(checkpoint.meta().scheduler.at("last_batch_iteration") == 6);
   REQUIRE(checkpoint.meta().loss_scaler->scale == 1024);
   REQUIRE(checkpoint.meta().loss_scaler->last_overflow == -1);
-  REQUIRE(import_record_from(checkpoint.meta().extra.at(kImportRecord), "x").source == "a test");
+  REQUIRE(parse_import_record(checkpoint.meta().extra.at(kImportRecord), "x").source == "a test");
   // The values in the order in which they are stored: w.exp_avg, w.exp_avg_sq, w.param.
   std::vector<float> found(2);
   checkpoint.read({"w", "param", DType::kF32, {2, 3}, Box{{1, 1}, {1, 2}}, found.data(), nullptr});
@@ -153,17 +153,17 @@ TEST_CASE("an import whose files were changed after writing is refused") {
   const MemoryFolder temp;
   const std::string folder = imported_folder(temp, kWholeImport, import_states("w", {2}));
   write_text(folder + "/notes.txt", "mine");
-  REQUIRE(bad_input([&] { ImportedState state(folder); }) ==
+  REQUIRE(require_bad_input([&] { ImportedState state(folder); }) ==
           folder + ": since it was written, notes.txt was added");
   fs::remove(folder + "/notes.txt");
   write_text(folder + "/import.json", kWholeImport + " ");
-  REQUIRE(bad_input([&] { ImportedState state(folder); }) ==
+  REQUIRE(require_bad_input([&] { ImportedState state(folder); }) ==
           folder + ": since it was written, import.json was changed");
-  REQUIRE(bad_input([&] { ImportedState state(temp / "nothing"); }) ==
+  REQUIRE(require_bad_input([&] { ImportedState state(temp / "nothing"); }) ==
           temp / "nothing" + ": holds no import.json");
   const OwnedFd begun = begin_output(posix_files(), temp / "begun", {"import.json"});
   write_text(temp / "begun/import.json", kWholeImport);
-  REQUIRE(bad_input([&] { ImportedState state(temp / "begun"); }) ==
+  REQUIRE(require_bad_input([&] { ImportedState state(temp / "begun"); }) ==
           temp / "begun" + ": is not complete: writing it was interrupted");
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("write files for Python", "[.interop-write]") {
   save_checkpoint(posix_files(), {.root = folder + "/checkpoints"}, toy_meta(5, 1), state.slices(),
                   CheckpointGroup{});
   const auto errors = run_ranks(4, [&](const CheckpointGroup& group) {
-    ToyState part(4, group.rank, 3, ToyCut::kBoth);
+    ToyState part(4, group.rank, 3, ToySplit::kBoth);
     save_checkpoint(posix_files(), {.root = folder + "/parts"}, toy_meta(5, 4), part.slices(),
                     group);
   });

@@ -28,7 +28,7 @@ int64_t status_bytes(const std::string& field) {
 }
 
 /// Returns the peak of this process's memory while `work` runs, beyond what it used before.
-int64_t peak_of(const std::function<void()>& work) {
+int64_t peak_bytes_of(const std::function<void()>& work) {
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const int64_t before = status_bytes("VmRSS:");
   work();
@@ -40,7 +40,7 @@ float loaded_value(int64_t element) {
 }
 
 /// Saves one tensor in two files, cut by rows or by columns; returns the path of the checkpoint.
-std::string saved_tensor(const TemporaryFolder& temp, bool columns) {
+std::string save_tensor(const TemporaryFolder& temp, bool columns) {
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     const Box box =
         columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
@@ -65,7 +65,7 @@ std::string saved_tensor(const TemporaryFolder& temp, bool columns) {
 template <typename T>
 int64_t extra_bytes_of_read(const std::string& folder, const Box& box, DType dtype,
                             std::vector<T>& state) {
-  const int64_t peak = peak_of([&] {
+  const int64_t peak = peak_bytes_of([&] {
     state.resize(static_cast<size_t>(box.numel()));
     Checkpoint checkpoint(folder);
     checkpoint.read(
@@ -105,7 +105,7 @@ TEST_CASE(
                                 {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}},
                                 {{0, 300}, {kLoadedRows, 500}}};
   for (const bool columns : {false, true}) {
-    const std::string folder = saved_tensor(temp, columns);
+    const std::string folder = save_tensor(temp, columns);
     for (const Box& box : wanted) {
       const int64_t extra_bytes = extra_bytes_when_reading(folder, box);
       INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(extra_bytes)
@@ -113,7 +113,7 @@ TEST_CASE(
       REQUIRE(extra_bytes < kMaxExtraBytes);
       REQUIRE(extra_bytes_when_rounding(folder, box) < kMaxExtraBytes);
     }
-    const int64_t verified = peak_of([&] {
+    const int64_t verified = peak_bytes_of([&] {
       Checkpoint checkpoint(folder);
       for (size_t i = 0; i < checkpoint.manifest().files.size(); ++i) checkpoint.verify_file(i);
     });

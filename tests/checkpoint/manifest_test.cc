@@ -27,7 +27,7 @@ CheckpointManifest small_manifest() {
 }
 
 // Returns a changed text with its correct checksum.
-std::string sealed(std::string text) {
+std::string with_correct_checksum(std::string text) {
   const size_t start = std::string("{\n\"xxh3\": \"").size();
   const std::string rest = text.substr(start + 16);
   return text.substr(0, start) + hex64(xxh3(rest.data(), rest.size())) + rest;
@@ -37,17 +37,17 @@ std::string manifest_with(const std::string& from, const std::string& to) {
   std::string text = manifest_text(small_manifest());
   const size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
-  return sealed(text.replace(at, from.size(), to));
+  return with_correct_checksum(text.replace(at, from.size(), to));
 }
 
 std::string refusal(const std::string& text) {
-  return bad_input([&] { manifest_from(text, "m"); });
+  return require_bad_input([&] { parse_manifest(text, "m"); });
 }
 
 }  // namespace
 
 TEST_CASE("a manifest is read as it was written") {
-  const CheckpointManifest read = manifest_from(manifest_text(small_manifest()), "m");
+  const CheckpointManifest read = parse_manifest(manifest_text(small_manifest()), "m");
   REQUIRE(manifest_text(read) == manifest_text(small_manifest()));
   REQUIRE(read.serial == 3);
   REQUIRE(read.files[0].slices[0].tensor_shape == std::vector<int64_t>{2, 3});
@@ -56,7 +56,7 @@ TEST_CASE("a manifest is read as it was written") {
 
 TEST_CASE("a rank's record is read back from its text") {
   const RankRecord record = small_manifest().files[0];
-  const RankRecord read = rank_record_from(rank_record_text(record), "r");
+  const RankRecord read = parse_rank_record(rank_record_text(record), "r");
   REQUIRE(rank_record_text(read) == rank_record_text(record));
 }
 
@@ -89,10 +89,10 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
     for (int bit = 0; bit < 8; ++bit) {
       std::string text = good;
       text[at] = static_cast<char>(text[at] ^ (1 << bit));
-      REQUIRE_THROWS_AS(manifest_from(text, "m"), Error);
+      REQUIRE_THROWS_AS(parse_manifest(text, "m"), Error);
     }
   for (size_t size = 0; size < good.size(); ++size)
-    REQUIRE_THROWS_AS(manifest_from(good.substr(0, size), "m"), Error);
+    REQUIRE_THROWS_AS(parse_manifest(good.substr(0, size), "m"), Error);
 }
 
 TEST_CASE("manifests that verify but make no sense are refused") {
@@ -169,7 +169,7 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
 
 TEST_CASE("hostile JSON is refused with its position") {
   const auto refused = [](const std::string& text) {
-    return bad_input([&] { parse_json_strict(text, "f"); });
+    return require_bad_input([&] { parse_json_strict(text, "f"); });
   };
   REQUIRE(refused("{\n \"a\": }") == "f:2:7: is not valid JSON");
   REQUIRE(refused("") == "f:1:1: is not valid JSON");
@@ -192,7 +192,7 @@ TEST_CASE("any mutation of a manifest under a correct checksum is read or refuse
     if (kind == 1) text.erase(at, 1 + random() % 5);
     if (kind == 2) text.insert(at, 1, "0-\"[]{},9"[random() % 9]);
     try {
-      manifest_from(sealed(text), "m");
+      parse_manifest(with_correct_checksum(text), "m");
     } catch (const Error& error) {
       if (error.code() != ExitCode::kBadInput) FAIL(error.what());
     }

@@ -26,7 +26,7 @@ struct Weight {
   std::vector<float> values;
 };
 
-std::vector<std::byte> stored(const Weight& weight) {
+std::vector<std::byte> weight_bytes(const Weight& weight) {
   std::vector<std::byte> bytes(weight.values.size() *
                                static_cast<size_t>(dtype_bytes(weight.dtype)));
   for (size_t i = 0; i < weight.values.size(); ++i) {
@@ -48,7 +48,7 @@ void write_weights(const std::string& path, const std::vector<Weight>& weights) 
   }
   SafetensorsWriter writer(posix_files(), path, specs);
   for (const TensorSpec& spec : writer.tensors())
-    writer.append(spec.name, stored(*by_name[spec.name]));
+    writer.append(spec.name, weight_bytes(*by_name[spec.name]));
   writer.finish();
 }
 
@@ -65,7 +65,7 @@ std::string index_text(const std::string& embed_file, const std::string& norm_fi
       embed_file, "\", \"model.norm.weight\": \"", norm_file, "\"}}");
 }
 
-void make_sharded(const TemporaryFolder& folder) {
+void write_sharded_model(const TemporaryFolder& folder) {
   write_text(folder / "config.json", kConfig);
   write_weights(folder / kFirst, {kEmbed});
   write_weights(folder / kSecond, {kNorm});
@@ -91,7 +91,7 @@ void check_weights(const ModelFolder& model) {
 }
 
 std::string opening_error(const TemporaryFolder& folder) {
-  return bad_input([&] { ModelFolder model(folder.path()); });
+  return require_bad_input([&] { ModelFolder model(folder.path()); });
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ TEST_CASE("a model in one file is read, range by range") {
 
 TEST_CASE("a sharded model is read, range by range") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const ModelFolder model(folder.path());
   check_weights(model);
   REQUIRE(model.file_of("model.norm.weight") == kSecond);
@@ -127,7 +127,7 @@ TEST_CASE("files linked from a hub cache are read") {
 TEST_CASE(
     "a config.json or an index of shards that is far too large is refused before it is read") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const std::string index = folder / "model.safetensors.index.json";
   fs::resize_file(index, 65 << 20);  // sparse
   REQUIRE(opening_error(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
@@ -138,7 +138,7 @@ TEST_CASE(
 
 TEST_CASE("a folder that is no model is refused with what it lacks") {
   const MemoryFolder folder;
-  REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==
+  REQUIRE(require_bad_input([&] { ModelFolder model(folder / "none"); }) ==
           (folder / "none") + ": is not a folder");
   REQUIRE(opening_error(folder) == folder.path() + ": has no config.json");
   write_text(folder / "config.json", kConfig);
@@ -151,7 +151,7 @@ TEST_CASE("a folder that is no model is refused with what it lacks") {
 
 TEST_CASE("an index with wrong entries is refused") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const std::string index = folder / "model.safetensors.index.json";
   write_text(index, index_text(kSecond, kFirst));
   REQUIRE(opening_error(folder) ==
@@ -177,9 +177,9 @@ TEST_CASE("an index with wrong entries is refused") {
 
 TEST_CASE("one tensor in two shards is refused, one that the index does not list is not used") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   write_weights(folder / kSecond, {kNorm, {"extra", DType::kF32, {1}, {1}}});
-  const std::string log = logged([&] {
+  const std::string log = capture_log([&] {
     const ModelFolder model(folder.path());
     REQUIRE(model.find("extra") == nullptr);
   });
@@ -194,7 +194,7 @@ TEST_CASE("an index cannot name a file outside its folder") {
   const MemoryFolder outside;
   write_weights(outside / "secret.safetensors", {kNorm});
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const std::string index = folder / "model.safetensors.index.json";
   for (const std::string& name :
        {"../" + fs::path(outside.path()).filename().string() + "/secret.safetensors",
@@ -211,7 +211,7 @@ TEST_CASE(
     "named") {
   const MemoryFolder disk;
   const MemoryFolder folder;
-  make_sharded(disk);
+  write_sharded_model(disk);
   for (const std::string& name : posix_files().list(disk.path()))
     fs::create_symlink(disk / name, folder / name);
   check_weights(ModelFolder(folder.path()));
@@ -231,12 +231,12 @@ TEST_CASE("reading a tensor or a range that the weights do not have is refused")
   write_weights(folder / "model.safetensors", {kEmbed, {"ids", DType::kI64, {0}, {}}});
   const ModelFolder model(folder.path());
   std::vector<float> values(9);
-  REQUIRE(bad_input([&] { model.read_f32("model.norm.weight", 0, 9, values); }) ==
+  REQUIRE(require_bad_input([&] { model.read_f32("model.norm.weight", 0, 9, values); }) ==
           folder.path() + ": the weights have no tensor \"model.norm.weight\"");
-  REQUIRE(bad_input([&] { model.read_f32("model.embed_tokens.weight", 0, 9, values); }) ==
+  REQUIRE(require_bad_input([&] { model.read_f32("model.embed_tokens.weight", 0, 9, values); }) ==
           (folder / "model.safetensors") +
               ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were requested");
-  REQUIRE(bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
+  REQUIRE(require_bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
           (folder / "model.safetensors") +
               ": tensor \"ids\" holds I64, but weights must be F32, BF16 or F16");
 }
@@ -263,7 +263,7 @@ TEST_CASE(
 TEST_CASE(
     "a model folder's fingerprint changes with config, names and shapes and with nothing else") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const std::string first = ModelFolder(folder.path()).fingerprint();
   REQUIRE(first == ModelFolder(folder.path()).fingerprint());
   write_text(folder / "tokenizer.json", "{}");
@@ -279,7 +279,7 @@ TEST_CASE(
 
 TEST_CASE("describe_model() lists what a model folder holds") {
   const MemoryFolder folder;
-  make_sharded(folder);
+  write_sharded_model(folder);
   const std::string text = describe_model(folder.path()).text();
   const auto row = [](std::string name, size_t width, const std::string& value) {
     name.resize(width, ' ');

@@ -77,7 +77,7 @@ TEST_CASE(
     "a run that loses power at any moment finds what was reported as saved, or something newer") {
   int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
   const int64_t wanted = requested_states(sweep_rounds(80));
-  logged([&] {
+  capture_log([&] {
     for (uint64_t seed = 1; states < wanted; ++seed) {
       SimulatedRun run(seed);
       for (int cut = 0; cut < 5 && states < wanted; ++cut) {

@@ -36,11 +36,11 @@ std::vector<Box> part_along(Box box, size_t dimension, int count, int index) {
 }
 
 std::vector<Box> boxes_of_rank(const std::vector<int64_t>& shape, int world_size, int rank,
-                               ToyCut cut) {
+                               ToySplit split) {
   const Box whole = whole_box(shape);
-  if (cut == ToyCut::kFlat || shape.empty()) return flat_part(whole, world_size, rank);
-  if (cut == ToyCut::kRows) return part_along(whole, 0, world_size, rank);
-  if (cut == ToyCut::kColumns) return part_along(whole, shape.size() - 1, world_size, rank);
+  if (split == ToySplit::kFlat || shape.empty()) return flat_part(whole, world_size, rank);
+  if (split == ToySplit::kRows) return part_along(whole, 0, world_size, rank);
+  if (split == ToySplit::kColumns) return part_along(whole, shape.size() - 1, world_size, rank);
   std::vector<Box> boxes;
   for (const Box& half : part_along(whole, shape.size() - 1, 2, rank % 2))
     for (const Box& box : flat_part(half, world_size / 2, rank / 2)) boxes.push_back(box);
@@ -96,7 +96,7 @@ std::vector<std::string> run_ranks(int world_size,
   return errors;
 }
 
-std::string logged(const std::function<void()>& action) {
+std::string capture_log(const std::function<void()>& action) {
   const MemoryFolder folder;
   start_log({.file = folder / "log", .to_stderr = false});
   action();
@@ -113,12 +113,12 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> ToyState::tensors() {
           {"scale", {}}};
 }
 
-ToyState::ToyState(int world_size, int rank, int version, ToyCut cut)
-    : world_size_(world_size), rank_(rank), cut_(cut) {
+ToyState::ToyState(int world_size, int rank, int version, ToySplit split)
+    : world_size_(world_size), rank_(rank), split_(split) {
   const auto all = tensors();
   for (size_t t = 0; t < all.size(); ++t)
     for (size_t k = 0; k < kKinds.size(); ++k)
-      for (const Box& box : boxes_of_rank(all[t].second, world_size, rank, cut)) {
+      for (const Box& box : boxes_of_rank(all[t].second, world_size, rank, split)) {
         Part part{{all[t].first, kKinds[k], DType::kF32, all[t].second, box, nullptr, nullptr}, {}};
         visit_runs(all[t].second, box, [&](int64_t begin, int64_t end, int64_t) {
           for (int64_t i = begin; i < end; ++i) part.values.push_back(toy_value(t, k, i, version));
@@ -137,7 +137,7 @@ std::vector<StateSlice> ToyState::slices() {
 }
 
 bool ToyState::equals(int version) const {
-  const ToyState expected(world_size_, rank_, version, cut_);
+  const ToyState expected(world_size_, rank_, version, split_);
   for (size_t i = 0; i < parts_.size(); ++i)
     if (parts_[i].values != expected.parts_[i].values) return false;
   return !parts_.empty();

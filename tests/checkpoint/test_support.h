@@ -22,7 +22,7 @@ std::string read_text(const std::string& path);
 std::string safetensors_bytes(const std::string& header, const std::string& data);
 
 /// Requires that `action` throws an Error about its input; returns the message.
-inline std::string bad_input(const std::function<void()>& action) {
+inline std::string require_bad_input(const std::function<void()>& action) {
   return require_error(ExitCode::kBadInput, action);
 }
 
@@ -32,10 +32,10 @@ std::vector<std::string> run_ranks(int world_size,
                                    const std::function<void(const CheckpointGroup&)>& work);
 
 /// Returns everything logged while `action` ran.
-std::string logged(const std::function<void()>& action);
+std::string capture_log(const std::function<void()>& action);
 
-/// ToyCut selects how the tensors of a ToyState are divided among ranks.
-enum class ToyCut {
+/// ToySplit selects how the tensors of a ToyState are divided among ranks.
+enum class ToySplit {
   kFlat,     // ranges of the flattened tensor that may begin and end within rows
   kRows,     // along the first dimension
   kColumns,  // along the last
@@ -46,7 +46,7 @@ enum class ToyCut {
 class ToyState {
  public:
   /// Makes a state whose values follow from tensor, kind, element and `version`.
-  ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
+  ToyState(int world_size, int rank, int version, ToySplit split = ToySplit::kFlat);
   std::vector<StateSlice> slices();
   /// Returns whether the memory holds exactly the values of `version`.
   bool equals(int version) const;
@@ -60,7 +60,7 @@ class ToyState {
   };
   int world_size_;
   int rank_;
-  ToyCut cut_;
+  ToySplit split_;
   std::vector<Part> parts_;
 };
 

@@ -20,15 +20,15 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
                            .message = "disk full\n  remedy:\tfree space",
                            .culprit = 2,
                            .is_device_failure = true};
-  const auto got = parse_failure_line(failure_line(sent));
-  REQUIRE(got.has_value());
-  REQUIRE(got->rank == 3);
-  REQUIRE(got->unix_ns == 12345678901);
-  REQUIRE(got->exit_code == 5);
-  REQUIRE(got->activity == "save");
-  REQUIRE(got->message == "disk full\n  remedy: free space");
-  REQUIRE(got->culprit == 2);
-  REQUIRE(got->is_device_failure);
+  const auto parsed = parse_failure_line(failure_line(sent));
+  REQUIRE(parsed.has_value());
+  REQUIRE(parsed->rank == 3);
+  REQUIRE(parsed->unix_ns == 12345678901);
+  REQUIRE(parsed->exit_code == 5);
+  REQUIRE(parsed->activity == "save");
+  REQUIRE(parsed->message == "disk full\n  remedy: free space");
+  REQUIRE(parsed->culprit == 2);
+  REQUIRE(parsed->is_device_failure);
 }
 
 TEST_CASE("a report is one line that a pipe takes in one piece, however long the message") {
@@ -66,17 +66,17 @@ TEST_CASE("a failure report that is too long keeps its beginning and its remedy"
 
 TEST_CASE("a second signal ends the process at once unless it only repeats the first request") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-    REQUIRE_FALSE(ends_at_once(signal, signal, 0));
-    REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
+    REQUIRE_FALSE(asks_to_end_at_once(signal, signal, 0));
+    REQUIRE_FALSE(asks_to_end_at_once(signal, SIGHUP, 60'000));
     const bool repeats = signal == SIGHUP || signal == SIGUSR1;
-    REQUIRE(ends_at_once(signal, signal, kSameSignalMs) == !repeats);
+    REQUIRE(asks_to_end_at_once(signal, signal, kSameSignalMs) == !repeats);
   }
-  REQUIRE(ends_at_once(SIGTERM, SIGUSR1, 0));
-  REQUIRE(ends_at_once(SIGUSR1, SIGTERM, 0));
-  REQUIRE(ends_at_once(SIGTERM, SIGINT, 0));
-  REQUIRE(ends_at_once(SIGHUP, SIGINT, 0));
-  REQUIRE_FALSE(ends_at_once(SIGHUP, SIGTERM, 0));
-  REQUIRE(ends_at_once(SIGHUP, SIGTERM, kSameSignalMs));
+  REQUIRE(asks_to_end_at_once(SIGTERM, SIGUSR1, 0));
+  REQUIRE(asks_to_end_at_once(SIGUSR1, SIGTERM, 0));
+  REQUIRE(asks_to_end_at_once(SIGTERM, SIGINT, 0));
+  REQUIRE(asks_to_end_at_once(SIGHUP, SIGINT, 0));
+  REQUIRE_FALSE(asks_to_end_at_once(SIGHUP, SIGTERM, 0));
+  REQUIRE(asks_to_end_at_once(SIGHUP, SIGTERM, kSameSignalMs));
 }
 
 TEST_CASE("other lines are not mistaken for reports") {
@@ -181,15 +181,16 @@ TEST_CASE("a message of all ranks is shown once") {
 
 TEST_CASE("a report says which rank's failure it is") {
   const Error full(ExitCode::kEnvironment, "rank 0: disk full");
-  REQUIRE(failure_report(1, full, full).culprit == -1);
-  REQUIRE(failure_report(1, RankError(full, 0, false), full).culprit == 0);
-  REQUIRE(failure_report(0, RankError(full, 0, false), full).culprit == -1);
-  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).is_device_failure);
-  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).is_device_failure);
-  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
+  REQUIRE(make_failure_report(1, full, full).culprit == -1);
+  REQUIRE(make_failure_report(1, RankError(full, 0, false), full).culprit == 0);
+  REQUIRE(make_failure_report(0, RankError(full, 0, false), full).culprit == -1);
+  REQUIRE_FALSE(make_failure_report(1, RankError(full, 0, false), full).is_device_failure);
+  REQUIRE(
+      make_failure_report(1, RankError(full, RankError::kThisRank, true), full).is_device_failure);
+  REQUIRE(make_failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
   // A lost peer is never the cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
-  REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
+  REQUIRE(make_failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
 }
 
 TEST_CASE(
@@ -260,26 +261,26 @@ TEST_CASE("a failure that all ranks report about one rank is that rank's, whoeve
 }
 
 TEST_CASE("a rank that used up its CPU time was not killed for memory") {
-  const auto how = [](double seconds, int signal, int64_t limit = 20) {
+  const auto ending_text = [](double seconds, int signal, int64_t limit = 20) {
     return summarize_failures({.exits = {{.exit_code = 128 + signal,
                                           .signal = signal,
                                           .cpu_seconds = seconds,
                                           .cpu_seconds_limit = limit}}})
         .reason;
   };
-  REQUIRE(how(20.01, SIGKILL) ==
+  REQUIRE(ending_text(20.01, SIGKILL) ==
           "killed by signal 9 (Killed; it has used the 20 s of CPU time that a process may "
           "use: raise ulimit -t)");
-  REQUIRE(how(20.01, SIGXCPU) ==
+  REQUIRE(ending_text(20.01, SIGXCPU) ==
           "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of CPU time "
           "that a process may use: raise ulimit -t)");
-  REQUIRE(how(18.5, SIGKILL) == how(20.01, SIGKILL));
-  REQUIRE(how(5, SIGKILL) ==
+  REQUIRE(ending_text(18.5, SIGKILL) == ending_text(20.01, SIGKILL));
+  REQUIRE(ending_text(5, SIGKILL) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out, and after the 20 "
           "s of CPU time that a process may use (ulimit -t); seconds used: 5.0)");
-  REQUIRE(how(5000, SIGKILL, 0) ==
+  REQUIRE(ending_text(5000, SIGKILL, 0) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out)");
-  REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
+  REQUIRE(ending_text(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
 }
 
 TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed process") {

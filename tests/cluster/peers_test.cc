@@ -21,20 +21,20 @@ TEST_CASE(
   ::waitpid(child, nullptr, 0);
   CHECK(is_gone(child));
   CHECK_FALSE(is_gone(::getpid()));
-  PeerIdentity other = own_identity();
-  CHECK(process_state(other, own_identity()) == ProcessState::kRunning);
+  PeerIdentity other = read_own_identity();
+  CHECK(read_process_state(other, read_own_identity()) == ProcessState::kRunning);
   ++other.start_ticks;
-  CHECK(process_state(other, own_identity()) == ProcessState::kGone);
+  CHECK(read_process_state(other, read_own_identity()) == ProcessState::kGone);
 }
 
 TEST_CASE("a process without free file descriptors does not report another process as gone") {
-  const PeerIdentity parent = own_identity();
+  const PeerIdentity parent = read_own_identity();
   CHECK(testing::exit_code_in_child([&] {
-          const PeerIdentity self = own_identity();
+          const PeerIdentity self = read_own_identity();
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
-          return process_state(parent, self) == ProcessState::kUnknown && !is_gone(parent.pid) &&
-                         !is_stopped(parent.pid)
+          return read_process_state(parent, self) == ProcessState::kUnknown &&
+                         !is_gone(parent.pid) && !is_stopped(parent.pid)
                      ? 0
                      : 1;
         }) == 0);

@@ -14,15 +14,15 @@ using namespace ftrun;
 TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
   const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 1, .tensor = 2});
   REQUIRE(mesh.world_size() == 8);
-  REQUIRE(mesh.coordinate(1) == PerAxis{.tensor = 1});
-  REQUIRE(mesh.coordinate(2) == PerAxis{.data = 1});
-  REQUIRE(mesh.coordinate(7) == PerAxis{.pipeline = 1, .data = 1, .tensor = 1});
+  REQUIRE(mesh.coordinates_of(1) == PerAxis{.tensor = 1});
+  REQUIRE(mesh.coordinates_of(2) == PerAxis{.data = 1});
+  REQUIRE(mesh.coordinates_of(7) == PerAxis{.pipeline = 1, .data = 1, .tensor = 1});
 }
 
 TEST_CASE("a rank's coordinate maps back to the rank, over the whole mesh") {
   const RankMesh mesh({.pipeline = 2, .data_replicate = 3, .data = 2, .context = 2, .tensor = 4});
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    REQUIRE(mesh.rank_at(mesh.coordinate(rank)) == rank);
+    REQUIRE(mesh.rank_at(mesh.coordinates_of(rank)) == rank);
 }
 
 TEST_CASE("a group holds the ranks that differ only along its axes") {
@@ -36,7 +36,7 @@ TEST_CASE("a group holds the ranks that differ only along its axes") {
 TEST_CASE("a group has the same name on every member, whatever the order of the axes") {
   const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 2, .tensor = 2});
   REQUIRE(mesh.group_of(13, {MeshAxis::kData, MeshAxis::kContext}).name() == "data+context@9");
-  for (const RankGroup& group : mesh.groups({MeshAxis::kData, MeshAxis::kContext})) {
+  for (const RankGroup& group : mesh.list_groups({MeshAxis::kData, MeshAxis::kContext})) {
     for (const int rank : group.ranks)
       REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kData}).name() == group.name());
   }
@@ -44,7 +44,7 @@ TEST_CASE("a group has the same name on every member, whatever the order of the 
 
 TEST_CASE("the groups along any axes divide the ranks without remainder or overlap") {
   const RankMesh mesh({.pipeline = 2, .data_replicate = 2, .data = 2, .context = 1, .tensor = 3});
-  const auto groups = mesh.groups({MeshAxis::kDataReplicate, MeshAxis::kData});
+  const auto groups = mesh.list_groups({MeshAxis::kDataReplicate, MeshAxis::kData});
   std::set<int> seen;
   for (const RankGroup& group : groups) seen.insert(group.ranks.begin(), group.ranks.end());
   REQUIRE(groups.size() == 6);
@@ -93,9 +93,9 @@ TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet 
 
 TEST_CASE("a group of several factors is their product") {
   const RankMesh mesh({.pipeline = 1, .data_replicate = 1, .data = 4, .context = 1, .tensor = 2});
-  const RankGroup group = mesh.group_of(
-      5,
-      {mesh.every_kth({MeshAxis::kData, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
+  const RankGroup group =
+      mesh.group_of(5, {mesh.every_kth({MeshAxis::kData, MeshAxis::kContext}, 2),
+                        mesh.all_places({MeshAxis::kTensor})});
   CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
   CHECK(group.name() == "data%2+tensor@0");
   CHECK(group.factors ==
@@ -114,10 +114,10 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK(mesh.group_of(5, {MeshAxis::kData, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kData});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
-  CHECK(mesh.first_and_last_of(5, MeshAxis::kPipeline).factors ==
+  CHECK(mesh.group_of_ends(5, MeshAxis::kPipeline).factors ==
         std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 2}});
-  CHECK(mesh.first_and_last_of(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
-  const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
+  CHECK(mesh.group_of_ends(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
+  const RankGroup link = mesh.make_link(21, 13, MeshAxis::kPipeline);
   CHECK(link.name() == "pipeline@21>13");
   CHECK(link.runs_within({MeshAxis::kPipeline}));
   CHECK(link.factors == std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 1}});

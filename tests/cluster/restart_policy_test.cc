@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-FailureSummary failed(int code) {
+FailureSummary failure_with_code(int code) {
   return {.exit_code = code, .text = "", .rank = 0, .reason = ""};
 }
 
@@ -20,37 +20,39 @@ FailureSummary failed(int code) {
 TEST_CASE(
     "a restart may succeed after a failure of the environment, of a peer or by a signal, and after "
     "no other") {
-  for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_succeed_on_restart(failed(code)));
-  for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_succeed_on_restart(failed(code)));
+  for (const int code : {5, 6, 129, 134, 137, 139})
+    CHECK(may_succeed_on_restart(failure_with_code(code)));
+  for (const int code : {1, 2, 3, 4, 7, 75, 127})
+    CHECK_FALSE(may_succeed_on_restart(failure_with_code(code)));
 }
 
 TEST_CASE("restarts without progress wait longer each time, and end after the maximum") {
   RestartPolicy policy(
       {.max_restarts_without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
-  CHECK(policy.decide(failed(137), "").delay == 1000ms);
-  CHECK(policy.decide(failed(6), "").delay == 2000ms);
-  const RestartDecision third = policy.decide(failed(6), "");
+  CHECK(policy.decide(failure_with_code(137), "").delay == 1000ms);
+  CHECK(policy.decide(failure_with_code(6), "").delay == 2000ms);
+  const RestartDecision third = policy.decide(failure_with_code(6), "");
   CHECK(third.delay == 3000ms);
   CHECK(third.restarts_without_progress == 3);
-  CHECK_FALSE(third.repeated);
-  const RestartDecision last = policy.decide(failed(6), "");
+  CHECK_FALSE(third.repeated_failure);
+  const RestartDecision last = policy.decide(failure_with_code(6), "");
   CHECK_FALSE(last.delay);
   CHECK(last.restarts_without_progress == 3);
-  REQUIRE(last.repeated);
-  CHECK(last.repeated->exit_code == 137);
+  REQUIRE(last.repeated_failure);
+  CHECK(last.repeated_failure->exit_code == 137);
 }
 
 TEST_CASE("a new checkpoint resets the count of restarts") {
   RestartPolicy policy(
       {.max_restarts_without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
-  CHECK(policy.decide(failed(137), "step-00000010").delay == 1000ms);
-  CHECK(policy.decide(failed(5), "step-00000010").delay == 2000ms);
-  CHECK(policy.decide(failed(6), "step-00000020").delay == 1000ms);
-  CHECK(policy.decide(failed(137), "step-00000020").delay == 2000ms);
-  const RestartDecision last = policy.decide(failed(137), "step-00000020");
+  CHECK(policy.decide(failure_with_code(137), "step-00000010").delay == 1000ms);
+  CHECK(policy.decide(failure_with_code(5), "step-00000010").delay == 2000ms);
+  CHECK(policy.decide(failure_with_code(6), "step-00000020").delay == 1000ms);
+  CHECK(policy.decide(failure_with_code(137), "step-00000020").delay == 2000ms);
+  const RestartDecision last = policy.decide(failure_with_code(137), "step-00000020");
   CHECK_FALSE(last.delay);
-  REQUIRE(last.repeated);
-  CHECK(last.repeated->exit_code == 6);
+  REQUIRE(last.repeated_failure);
+  CHECK(last.repeated_failure->exit_code == 6);
 }
 
 TEST_CASE(
@@ -62,7 +64,7 @@ TEST_CASE(
     return RestartSettings{.local_ranks = local_ranks};
   });
   const auto of_rank = [](int rank) {
-    FailureSummary failure = failed(137);
+    FailureSummary failure = failure_with_code(137);
     failure.rank = rank;
     failure.belongs_to_rank = true;
     return failure;
@@ -84,7 +86,7 @@ TEST_CASE(
   CHECK(times(of_rank(3), "step-20") == 1);
   // A failure that belongs to no rank is not counted, and failures before and after it are not
   // consecutive.
-  FailureSummary full = failed(5);
+  FailureSummary full = failure_with_code(5);
   full.rank = 3;
   CHECK(times(full, "step-20") == 0);
   CHECK(times(full, "step-20") == 0);
@@ -101,7 +103,7 @@ TEST_CASE("with another number of ranks the count of restarts begins again") {
                          return RestartSettings{.local_ranks = local_ranks};
                        });
   const auto of_rank = [](int code) {
-    FailureSummary failure = failed(code);
+    FailureSummary failure = failure_with_code(code);
     failure.belongs_to_rank = true;
     return failure;
   };
@@ -113,15 +115,15 @@ TEST_CASE("with another number of ranks the count of restarts begins again") {
   // No restart is left after the next failure, and the plan may not remove ranks yet.
   const RestartDecision last = policy.decide(of_rank(5), "");
   CHECK_FALSE(last.delay);
-  REQUIRE(last.repeated);
-  CHECK(last.repeated->exit_code == 6);
+  REQUIRE(last.repeated_failure);
+  CHECK(last.repeated_failure->exit_code == 6);
   CHECK(plans == 2);
 }
 
 TEST_CASE("nothing is restarted if no restarts are configured") {
-  const RestartDecision decision = RestartPolicy({}).decide(failed(137), "");
+  const RestartDecision decision = RestartPolicy({}).decide(failure_with_code(137), "");
   CHECK_FALSE(decision.delay);
-  CHECK_FALSE(decision.repeated);
+  CHECK_FALSE(decision.repeated_failure);
   CHECK(decision.restarts_without_progress == 0);
 }
 
@@ -131,9 +133,9 @@ TEST_CASE("a failure without a plan for a restart takes none of the allowed rest
                        [&](const FailureSummary&, int) {
                          return has_plan ? std::optional(RestartSettings{}) : std::nullopt;
                        });
-  const RestartDecision decision = policy.decide(failed(137), "");
+  const RestartDecision decision = policy.decide(failure_with_code(137), "");
   CHECK_FALSE(decision.delay);
-  CHECK_FALSE(decision.repeated);
+  CHECK_FALSE(decision.repeated_failure);
   has_plan = true;
-  CHECK(policy.decide(failed(137), "").delay == 1000ms);
+  CHECK(policy.decide(failure_with_code(137), "").delay == 1000ms);
 }

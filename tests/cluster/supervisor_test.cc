@@ -65,7 +65,7 @@ Outcome supervise(int ranks, std::vector<std::string> words, SupervisorOptions o
   return outcome;
 }
 
-std::string content(const std::string& path) {
+std::string file_text(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
@@ -73,8 +73,8 @@ std::string content(const std::string& path) {
 }
 
 /// Returns whether the process exists and is not a zombie.
-bool alive(pid_t pid) {
-  const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
+bool is_alive(pid_t pid) {
+  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");
   return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
 }
@@ -111,9 +111,9 @@ std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
   std::vector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string path = prefix + std::to_string(rank);
-    await_that([&] { return content(path).find('\n') != std::string::npos; },
+    await_that([&] { return file_text(path).find('\n') != std::string::npos; },
                cat("rank ", rank, " has started"));
-    pids.push_back(std::stoi(content(path)));
+    pids.push_back(std::stoi(file_text(path)));
   }
   return pids;
 }
@@ -232,12 +232,12 @@ TEST_CASE(
   const TemporaryFolder folder;
   ::setenv("RESTARTS", "3", 1);
   const pid_t waiting = spawn_supervisor(2, {"only", "1", "signal", "9"}, folder / "waiting");
-  await_that([&] { return content(folder / "waiting").find("restart 1 ") != std::string::npos; },
+  await_that([&] { return file_text(folder / "waiting").find("restart 1 ") != std::string::npos; },
              "a restart is told");
   ::kill(waiting, SIGTERM);
   REQUIRE(exit_code_of(waiting) == 143);
   REQUIRE_THAT(
-      content(folder / "waiting"),
+      file_text(folder / "waiting"),
       Catch::Contains("stopped by SIGTERM before the restart; continue with --resume auto"));
   const pid_t stopped = spawn_supervisor(
       2, {"catch", "15", "6", "touch", folder / "pid", "sleep", "60000"}, folder / "stopped");
@@ -245,7 +245,7 @@ TEST_CASE(
   rank_pids(folder / "pid", 2);
   ::kill(stopped, SIGTERM);
   REQUIRE(exit_code_of(stopped) == 6);
-  REQUIRE(content(folder / "stopped").find("restart 1 ") == std::string::npos);
+  REQUIRE(file_text(folder / "stopped").find("restart 1 ") == std::string::npos);
 }
 
 TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
@@ -286,24 +286,24 @@ TEST_CASE(
       2, {"touch", folder / "pid", "sleep", "300", "only", "0", "signal", "9"}, out);
   const auto pids = rank_pids(folder / "pid", 2);
   REQUIRE(exit_code_of(supervisor) == 137);
-  REQUIRE_FALSE(alive(pids[0]));
-  REQUIRE_FALSE(alive(pids[1]));
-  REQUIRE_THAT(content(out), Catch::Contains("rank 0: killed by signal 9 (Killed"));
+  REQUIRE_FALSE(is_alive(pids[0]));
+  REQUIRE_FALSE(is_alive(pids[1]));
+  REQUIRE_THAT(file_text(out), Catch::Contains("rank 0: killed by signal 9 (Killed"));
 }
 
 TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
-  const Outcome outcome =
-      supervise(2, {"ignore", "15", "only", "1", "sleep", "100", "exit", "3"}, {.grace = 200ms});
+  const Outcome outcome = supervise(2, {"ignore", "15", "only", "1", "sleep", "100", "exit", "3"},
+                                    {.grace_period = 200ms});
   REQUIRE(outcome.code == 3);
   const Outcome stubborn =
       supervise(2, {"ignore", "15", "sleep", "100", "only", "0", "exit", "3", "sleep", "3600000"},
-                {.grace = 200ms});  // an hour: if it were not killed, CTest would time out
+                {.grace_period = 200ms});  // an hour: if it were not killed, CTest would time out
   REQUIRE(stubborn.code == 3);
 }
 
 TEST_CASE("a stopped rank is killed after the grace when another fails") {
-  const Outcome outcome =
-      supervise(2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
+  const Outcome outcome = supervise(2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"},
+                                    {.grace_period = 200ms});
   REQUIRE(outcome.code == 3);  // nothing else ends a stopped rank
 }
 
@@ -357,10 +357,10 @@ TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
       3, {"ignore", "15", "ignore", "2", "touch", folder / "pid", "sleep", "60000"},
       folder / "out");
   const auto pids = rank_pids(folder / "pid", 3);
-  for (const pid_t pid : pids) REQUIRE(alive(pid));
+  for (const pid_t pid : pids) REQUIRE(is_alive(pid));
   ::kill(supervisor, SIGKILL);
   exit_code_of(supervisor);
-  for (const pid_t pid : pids) await_that([pid] { return !alive(pid); }, "a rank is gone");
+  for (const pid_t pid : pids) await_that([pid] { return !is_alive(pid); }, "a rank is gone");
 }
 
 TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
@@ -382,7 +382,7 @@ TEST_CASE("ranks that a passed-on signal ends give 128 + n and no error message"
   rank_pids(folder / "pid", 2);
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE(content(folder / "out").empty());
+  REQUIRE(file_text(folder / "out").empty());
 }
 
 TEST_CASE(
@@ -396,7 +396,7 @@ TEST_CASE(
   // The following signal is the first one that any process receives.
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE(content(folder / "out").empty());
+  REQUIRE(file_text(folder / "out").empty());
 }
 
 /// Sends a signal and waits until it is delivered, because of two pending signals the kernel
@@ -405,7 +405,7 @@ void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
   await_that(
       [&] {
-        const std::string status = content("/proc/" + std::to_string(pid) + "/status");
+        const std::string status = file_text("/proc/" + std::to_string(pid) + "/status");
         const auto none = [&](const std::string& field) {
           return status.find(field + ":\t0000000000000000\n") != std::string::npos;
         };
@@ -422,10 +422,10 @@ TEST_CASE("a terminal that is lost while the ranks stop does not force an exit")
   send_and_await_delivery(supervisor, SIGINT);
   send_and_await_delivery(supervisor, SIGHUP);
   ::usleep(200'000);
-  REQUIRE(alive(pids[0]));
+  REQUIRE(is_alive(pids[0]));
   ::kill(supervisor, SIGTERM);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE_FALSE(alive(pids[0]));
+  REQUIRE_FALSE(is_alive(pids[0]));
 }
 
 TEST_CASE("ranks are waited for also if SIGCHLD was ignored when the supervisor started") {
@@ -443,7 +443,7 @@ TEST_CASE("a second signal kills the ranks at once") {
   const auto pids = rank_pids(folder / "pid", 2);
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
-  REQUIRE(alive(pids[0]));
+  REQUIRE(is_alive(pids[0]));
   // The supervisor measures from the moment at which it reads the first signal; a signal before
   // that does not count as a second one.
   int64_t sent = 0;
@@ -460,8 +460,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   };
   await_that(sent_and_ended, "the ranks are killed", 30s);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE_FALSE(alive(pids[0]));
-  REQUIRE_FALSE(alive(pids[1]));
+  REQUIRE_FALSE(is_alive(pids[0]));
+  REQUIRE_FALSE(is_alive(pids[1]));
 }
 
 namespace {
@@ -480,11 +480,11 @@ std::optional<bool> outlive_the_same_signal() {
   std::this_thread::sleep_for(100ms);
   ::kill(supervisor, SIGTERM);
   std::this_thread::sleep_for(300ms);
-  const bool all_stay = alive(pids[0]) && content(folder / "out").empty();
+  const bool all_stay = is_alive(pids[0]) && file_text(folder / "out").empty();
   const bool quick =
       std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs);
   ::kill(supervisor, SIGINT);
-  const bool ended = exit_code_of(supervisor) == 143 && !alive(pids[1]);
+  const bool ended = exit_code_of(supervisor) == 143 && !is_alive(pids[1]);
   return all_stay || quick ? std::optional(all_stay && ended) : std::nullopt;
 }
 
@@ -505,8 +505,8 @@ TEST_CASE("the earliest report is named as the cause, with the others below it")
   const pid_t supervisor = spawn_supervisor(
       2, {"catch", "15", "0", "only", "1", "fail", "4", "model.safetensors is cut short"}, out);
   REQUIRE(exit_code_of(supervisor) == 4);
-  REQUIRE_THAT(content(out), Catch::Contains("error: rank 1: exit code 4, "));
-  REQUIRE_THAT(content(out), Catch::Contains(", in step 3: model.safetensors is cut short"));
+  REQUIRE_THAT(file_text(out), Catch::Contains("error: rank 1: exit code 4, "));
+  REQUIRE_THAT(file_text(out), Catch::Contains(", in step 3: model.safetensors is cut short"));
 }
 
 TEST_CASE(
@@ -545,7 +545,7 @@ TEST_CASE("output that is not flushed when ranks start is printed once") {
             std::cout << "before in C++\n";
             return run_supervisor({.rank_main = [](const auto&) { return 0; }});
           }) == 0);
-  CHECK(content(out) == "before in C\nbefore in C++\n");
+  CHECK(file_text(out) == "before in C\nbefore in C++\n");
 }
 
 TEST_CASE("ranks can print, although their supervisor could not") {
@@ -566,7 +566,7 @@ TEST_CASE("ranks can print, although their supervisor could not") {
             std::ofstream(out) << code << " " << text;
             return 0;
           }) == 0);
-  CHECK(content(out) == "0 [rank 0] well\n");
+  CHECK(file_text(out) == "0 [rank 0] well\n");
 }
 
 TEST_CASE("a rank that is killed for its CPU time is reported as such") {
@@ -592,7 +592,7 @@ TEST_CASE("waits for ranks that end slowly after a signal are reported, until a 
   SupervisorOptions options;
   options.rank_main = testing::exec_program(kRank);
   options.arguments = {kRank, "ignore", "15", "print", "ready", "sleep", "60000"};
-  options.notices = {.first = 20ms, .every = 10ms};
+  options.notices = {.first_delay = 20ms, .interval = 10ms};
   options.write = [&](OutputStream, std::string_view part) {
     text += part;
     if (part.ends_with("ready\n")) ::kill(::getpid(), SIGTERM);
@@ -626,7 +626,7 @@ TEST_CASE("a process that cannot be started is reported") {
 }
 
 TEST_CASE("a rank that cannot inherit its descriptors is reported") {
-  REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}),
+  REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited_fds = {9999}}),
                       "cannot start a rank: Bad file descriptor");
 }
 

@@ -25,7 +25,7 @@ using Bytes = std::vector<unsigned char>;
 
 /// Returns the input of rank `rank`, the same in every test.
 template <typename T>
-std::vector<T> input(int rank, int64_t count, int salt = 0) {
+std::vector<T> input_of_rank(int rank, int64_t count, int salt = 0) {
   std::mt19937 random(static_cast<unsigned>(1000 * salt + rank + 1));
   std::vector<T> values(static_cast<size_t>(count));
   for (T& value : values) {
@@ -55,9 +55,10 @@ T combine_naively(ReduceOp op, const std::vector<T>& column) {
 
 /// Returns the expected result: each element is summed in rank order, and rounded once.
 template <typename T>
-std::vector<T> reduced(int world_size, int64_t count, ReduceOp op, int salt = 0) {
+std::vector<T> expected_reduction(int world_size, int64_t count, ReduceOp op, int salt = 0) {
   std::vector<std::vector<T>> inputs;
-  for (int rank = 0; rank < world_size; ++rank) inputs.push_back(input<T>(rank, count, salt));
+  for (int rank = 0; rank < world_size; ++rank)
+    inputs.push_back(input_of_rank<T>(rank, count, salt));
   std::vector<T> result;
   for (int64_t i = 0; i < count; ++i) {
     std::vector<T> column;
@@ -93,12 +94,12 @@ struct Buffer {
 template <typename T>
 void check_all_reduce(CommBackend backend, int world_size, DType dtype, int64_t count, ReduceOp op,
                       bool shared) {
-  const std::vector<T> expected = reduced<T>(world_size, count, op);
+  const std::vector<T> expected = expected_reduction<T>(world_size, count, op);
   std::vector<char> good(static_cast<size_t>(world_size), 0);
   const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     Buffer<T> data(*group, shared, count);
-    data.fill(input<T>(group->rank(), count));
+    data.fill(input_of_rank<T>(group->rank(), count));
     group->all_reduce(data.data, count, dtype, op, {"test"}).wait();
     good[static_cast<size_t>(group->rank())] =
         same_bits(data.data, expected.data(), expected.size());
@@ -145,13 +146,13 @@ TEST_CASE("all_reduce gives the same bits for 1 to 4 ranks, any size, shared buf
 
 TEST_CASE("one large all_reduce equals many small ones, whatever their sizes") {
   constexpr int64_t kCount = 250'000;
-  const std::vector<float> expected = reduced<float>(4, kCount, ReduceOp::kSum);
+  const std::vector<float> expected = expected_reduction<float>(4, kCount, ReduceOp::kSum);
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(4, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
       for (const int64_t piece : {1'000, 37'777, 249'999}) {
         Buffer<float> data(*group, piece != 37'777, kCount);
-        data.fill(input<float>(group->rank(), kCount));
+        data.fill(input_of_rank<float>(group->rank(), kCount));
         std::vector<Work> works;
         for (int64_t at = 0; at < kCount; at += piece)
           works.push_back(group->all_reduce(data.data + at, std::min(piece, kCount - at),
@@ -169,11 +170,12 @@ TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
     for (const int world_size : {1, 2, 3, 4}) {
       for (const int64_t count : {1, 1'000, 150'001}) {
         for (const int mode : {0, 1, 2}) {  // 0: plain memory, 1: shared, 2: shared and in place
-          const auto expected = reduced<float>(world_size, count * world_size, ReduceOp::kSum);
+          const auto expected =
+              expected_reduction<float>(world_size, count * world_size, ReduceOp::kSum);
           const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
             const auto group = open_world(rendezvous, backend);
             Buffer<float> in(*group, mode > 0, count * world_size), out(*group, false, count);
-            in.fill(input<float>(group->rank(), count * world_size));
+            in.fill(input_of_rank<float>(group->rank(), count * world_size));
             float* target = mode == 2 ? in.data + group->rank() * count : out.data;
             group->reduce_scatter(in.data, target, count, DType::kF32, ReduceOp::kSum, {"t"})
                 .wait();
@@ -197,13 +199,13 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
         for (const int mode : {0, 1, 2}) {
           std::vector<int16_t> expected;
           for (int rank = 0; rank < world_size; ++rank) {
-            const auto block = input<int16_t>(rank, count);
+            const auto block = input_of_rank<int16_t>(rank, count);
             expected.insert(expected.end(), block.begin(), block.end());
           }
           const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
             const auto group = open_world(rendezvous, backend);
             Buffer<int16_t> in(*group, mode > 0, count), out(*group, mode > 0, count * world_size);
-            const auto values = input<int16_t>(group->rank(), count);
+            const auto values = input_of_rank<int16_t>(group->rank(), count);
             int16_t* source = mode == 2 ? out.data + group->rank() * count : in.data;
             std::copy(values.begin(), values.end(), source);
             group->all_gather(source, out.data, count, DType::kI16, {"t"}).wait();
@@ -220,9 +222,9 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
 
 namespace {
 
-/// Blocks that ranks exchange: count(from, to) numbers, each of which encodes its sender, its
-/// receiver and its index.
-struct Blocks {
+/// ExchangedBlocks holds the blocks that ranks exchange: count(from, to) numbers, each of which
+/// encodes its sender, its receiver and its index.
+struct ExchangedBlocks {
   std::function<int64_t(int, int)> count;
 
   static void append(std::vector<float>& all, int from, int to, int64_t count) {
@@ -250,8 +252,8 @@ struct Blocks {
 /// Starts the collective that moves a rank's blocks.
 using Move = std::function<Work(Communicator&, const float* in, float* out)>;
 
-void check_moved(CommBackend backend, int world_size, const Blocks& blocks, int64_t room,
-                 bool shared, const Move& move) {
+void check_exchange(CommBackend backend, int world_size, const ExchangedBlocks& blocks,
+                    int64_t room, bool shared, const Move& move) {
   const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     const int rank = group->rank();
@@ -281,10 +283,10 @@ TEST_CASE("all_to_all gives each rank its block of every rank's") {
     for (const int world_size : {1, 2, 3, 4})
       for (const int64_t count : {0, 1, 1'001, 200'003})
         for (const bool shared : {false, true})
-          check_moved(backend, world_size, {[&](int, int) { return count; }}, count * world_size,
-                      shared, [&](Communicator& group, const float* in, float* out) {
-                        return group.all_to_all(in, out, count, DType::kF32, {"tokens"});
-                      });
+          check_exchange(backend, world_size, {[&](int, int) { return count; }}, count * world_size,
+                         shared, [&](Communicator& group, const float* in, float* out) {
+                           return group.all_to_all(in, out, count, DType::kF32, {"tokens"});
+                         });
 }
 
 TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
@@ -293,7 +295,8 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
     for (const int world_size : {1, 2, 3, 4})
       for (const int64_t longest : {0, 5, 40'000, 200'000})
         for (const bool shared : {false, true}) {
-          const Blocks blocks{[longest, seed = random() % 1000](int from, int to) -> int64_t {
+          const ExchangedBlocks blocks{[longest, seed = random() % 1000](int from,
+                                                                         int to) -> int64_t {
             std::mt19937 random_of_pair(static_cast<unsigned>(seed) +
                                         static_cast<unsigned>(100 * from + to));
             const auto drawn = random_of_pair();
@@ -303,13 +306,13 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
           for (int rank = 0; rank < world_size; ++rank)
             capacity =
                 std::max(capacity, static_cast<int64_t>(blocks.sent(rank, world_size).size()));
-          check_moved(backend, world_size, blocks, capacity + 3, shared,
-                      [&](Communicator& group, const float* in, float* out) {
-                        return group.counted_all_to_all(
-                            in, blocks.counts(group.rank(), world_size, true), out,
-                            blocks.counts(group.rank(), world_size, false), capacity + 3,
-                            DType::kF32, {"rows"});
-                      });
+          check_exchange(backend, world_size, blocks, capacity + 3, shared,
+                         [&](Communicator& group, const float* in, float* out) {
+                           return group.counted_all_to_all(
+                               in, blocks.counts(group.rank(), world_size, true), out,
+                               blocks.counts(group.rank(), world_size, false), capacity + 3,
+                               DType::kF32, {"rows"});
+                         });
         }
 }
 
@@ -319,12 +322,12 @@ TEST_CASE("shift moves each rank's numbers by the given number of ranks, in a ri
       for (int by = 0; by < world_size; ++by)
         for (const int64_t count : {1, 70'001, 400'001})
           for (const bool shared : {false, true})
-            check_moved(backend, world_size, {[&](int from, int to) {
-                          return (from + by) % world_size == to ? count : 0;
-                        }},
-                        count, shared, [&](Communicator& group, const float* in, float* out) {
-                          return group.shift(in, out, count, DType::kF32, by, {"keys"});
-                        });
+            check_exchange(backend, world_size, {[&](int from, int to) {
+                             return (from + by) % world_size == to ? count : 0;
+                           }},
+                           count, shared, [&](Communicator& group, const float* in, float* out) {
+                             return group.shift(in, out, count, DType::kF32, by, {"keys"});
+                           });
 }
 
 TEST_CASE("several exchanges may be started before the first is waited for") {
@@ -428,13 +431,13 @@ namespace {
 void check_large(int ranks, bool shared) {
   constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // elements of a block: 5 MB
   const int64_t all = ranks * kCount;
-  const auto sum = reduced<float>(ranks, all, ReduceOp::kSum);
+  const auto sum = expected_reduction<float>(ranks, all, ReduceOp::kSum);
   const auto failures = run_ranks(ranks, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     Buffer<float> memory(*group, shared, kBegin + all), out(*group, shared, kCount);
     float* const data = memory.data + kBegin;
     float* const own = data + group->rank() * kCount;
-    const auto values = input<float>(group->rank(), all);
+    const auto values = input_of_rank<float>(group->rank(), all);
     // The second round runs in memory that the first one collapsed into huge pages.
     for (int round = 0; round < 2; ++round) {
       std::copy(values.begin(), values.end(), data);
@@ -465,7 +468,7 @@ TEST_CASE("large buffers are added and gathered bit for bit, wherever they begin
 namespace {
 
 /// Returns how many bytes of a file its file system stores.
-int64_t kept_bytes(int fd) {
+int64_t allocated_file_bytes(int fd) {
   struct stat status {};
   REQUIRE(::fstat(fd, &status) == 0);
   return status.st_blocks * 512;
@@ -481,7 +484,7 @@ int64_t mapped_shared_bytes() {
 }
 
 /// Maps all pages of a buffer by reading them.
-void touch(const CommBuffer& buffer) {
+void touch_pages(const CommBuffer& buffer) {
   for (int64_t at = 0; at < buffer.bytes(); at += 4096)
     *static_cast<volatile std::byte*>(buffer.as<>() + at);
 }
@@ -494,17 +497,17 @@ TEST_CASE(
   constexpr int64_t kBytes = 7 << 20;
   const CommBuffer buffer = allocate_shared(kBytes);
   const int fd = shared_location_of(buffer.data(), kBytes).fd;
-  const auto values = input<uint64_t>(0, kBytes / 8);
+  const auto values = input_of_rank<uint64_t>(0, kBytes / 8);
   // The cases fill half of the second huge page, then all of it, then everything; the last huge
   // page is incomplete.
   for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
     std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
     // If shared memory is allocated in huge pages, more bytes are stored.
-    const int64_t kept = kept_bytes(fd);
+    const int64_t kept = allocated_file_bytes(fd);
     REQUIRE(kept >= filled);
     for (int round = 0; round < 2; ++round) {
       collapse_into_huge_pages(buffer.data(), kBytes);
-      REQUIRE(kept_bytes(fd) == kept);
+      REQUIRE(allocated_file_bytes(fd) == kept);
       REQUIRE(same_bits(buffer.as<uint64_t>(), values.data(), static_cast<size_t>(filled / 8)));
     }
   }
@@ -520,7 +523,7 @@ TEST_CASE("memory that a rank has read from its peers does not stay mapped") {
     std::fill_n(data, kCount, 1.0F);
     std::vector<float> message(kSmall);
     const auto note = [&](int64_t& mapped) {
-      touch(shared);  // maps collapsed pages again
+      touch_pages(shared);  // maps collapsed pages again
       group->barrier({"t"});
       if (group->rank() == 0) mapped = mapped_shared_bytes();
       group->barrier({"t"});
@@ -547,9 +550,9 @@ TEST_CASE("broadcast gives every rank the root's data, from any root") {
       for (const int64_t count : {1, 400'001}) {
         for (const int root : {0, 1, 2}) {
           for (const bool shared : {false, true}) {
-            const auto expected = input<float>(root, count, 7);
+            const auto expected = input_of_rank<float>(root, count, 7);
             Buffer<float> data(*group, shared, count);
-            data.fill(input<float>(group->rank(), count, 7));
+            data.fill(input_of_rank<float>(group->rank(), count, 7));
             group->broadcast(data.data, count, DType::kF32, root, {"weights"}).wait();
             require(same_bits(data.data, expected.data(), expected.size()), "bits differ");
           }
@@ -572,7 +575,7 @@ TEST_CASE("two ranks that both send first and receive afterwards do not block ea
         std::vector<Work> sends;
         for (int i = 0; i < 100; ++i) {  // more messages than a mailbox holds
           outgoing.push_back(std::make_unique<Buffer<float>>(*group, shared, kCount));
-          outgoing.back()->fill(input<float>(group->rank(), kCount, i));
+          outgoing.back()->fill(input_of_rank<float>(group->rank(), kCount, i));
           if (i < 80)
             sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
         }
@@ -582,7 +585,7 @@ TEST_CASE("two ranks that both send first and receive afterwards do not block ea
             sends.push_back(group->send(outgoing[static_cast<size_t>(i)]->data, kCount, DType::kF32,
                                         peer, {"a"}));
           group->receive(incoming.data, kCount, DType::kF32, peer, {"a"}).wait();
-          const auto expected = input<float>(peer, kCount, i);
+          const auto expected = input_of_rank<float>(peer, kCount, i);
           require(same_bits(incoming.data, expected.data(), expected.size()), "bits differ");
         }
         for (Work& work : sends) work.wait();
@@ -597,7 +600,7 @@ TEST_CASE("two ranks that both send first and receive afterwards do not block ea
 namespace {
 
 /// Returns the number of mappings of this process; all ranks of a test are its threads.
-int64_t mappings() {
+int64_t count_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
   int64_t lines = 0;
@@ -624,11 +627,11 @@ int64_t growth_of_sends(int sends, int64_t bytes, bool shared) {
         require(data[0] == static_cast<unsigned char>(i) &&
                     data[static_cast<size_t>(count) - 1] == static_cast<unsigned char>(i),
                 "another piece");
-        if (i == 0) before = mappings();
+        if (i == 0) before = count_mappings();
       }
     }
     group->barrier({"end"});
-    if (group->rank() == 0) after = mappings();
+    if (group->rank() == 0) after = count_mappings();
     group->shutdown();
   });
   REQUIRE(failures == std::vector<std::string>(2));

@@ -18,7 +18,7 @@ const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kShared
 
 /// Plays a rank that takes part in nothing until the others report it missing. First it publishes
 /// its state, so that its peers know where it is even if its heartbeat is late.
-void stay_away(Rendezvous& rendezvous) {
+void play_missing_rank(Rendezvous& rendezvous) {
   rendezvous.view_members({rendezvous.rank()}, "world");
   rendezvous.all_gather_text("away", "");
   rendezvous.all_gather_text("noticed", "");
@@ -26,13 +26,13 @@ void stay_away(Rendezvous& rendezvous) {
 
 /// Runs calls of a rank that waits for the missing one. The calls must fail, and wait for at most
 /// `limit` once the missing rank stays away.
-template <typename Calls>
+template <typename Body>
 void require_failure_within(Rendezvous& rendezvous, Communicator& group,
-                            std::chrono::milliseconds limit, Calls calls) {
+                            std::chrono::milliseconds limit, Body body) {
   rendezvous.all_gather_text("away", "");
   group.set_timeout(limit);
   try {
-    calls();
+    body();
   } catch (const Error&) {
     rendezvous.all_gather_text("noticed", "");
     throw;
@@ -40,12 +40,12 @@ void require_failure_within(Rendezvous& rendezvous, Communicator& group,
   bug("nobody was missed");
 }
 
-std::string own_process() {
-  const PeerIdentity self = own_identity();
+std::string own_process_text() {
+  const PeerIdentity self = read_own_identity();
   return cat(" (process ", self.pid, " on ", self.host, ")");
 }
 
-CollectiveRecord record(int64_t sequence, CollectiveState state, const char* site = "") {
+CollectiveRecord collective_record(int64_t sequence, CollectiveState state, const char* site = "") {
   CollectiveRecord result{.sequence = sequence,
                           .count = 4,
                           .kind = CollectiveKind::kAllReduce,
@@ -62,7 +62,7 @@ TEST_CASE("a missing rank is named with the collective, its call site and the ra
       const auto group = open_world(rendezvous, backend);
       std::vector<float> data(4, 1.0F);
       group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
-      if (rendezvous.rank() == 1) return stay_away(rendezvous);
+      if (rendezvous.rank() == 1) return play_missing_rank(rendezvous);
       require_failure_within(rendezvous, *group, 400ms, [&] {
         group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
             .wait();
@@ -71,15 +71,15 @@ TEST_CASE("a missing rank is named with the collective, its call site and the ra
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
     // Either rank may have noticed only that the other one aborted.
-    const bool first =
-        failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
+    const bool first = failures[0].find("rank 1" + own_process_text() + " has not entered it") !=
+                       std::string::npos;
     const std::string& message = first ? failures[0] : failures[2];
     REQUIRE_THAT(message, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited ")) ||
                               Catch::StartsWith(cat("rank ", first ? 0 : 2, " lost a ")));
     REQUIRE_THAT(
         message,
         Catch::Contains(" in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" +
-                        own_process() +
+                        own_process_text() +
                         " has not entered it; its last was all_reduce #1 (gradient bucket 6, 4 "
                         "x F32), finished "));
   }
@@ -130,7 +130,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
       REQUIRE_THAT(failures[0],
                    Catch::StartsWith(cat(
                        "rank 0 lost a peer in send #1 (activation, 8 x F32) of group world: rank 1",
-                       own_process(), " gave up in receive #1 (activation, 7 x F32)")));
+                       own_process_text(), " gave up in receive #1 (activation, 7 x F32)")));
   }
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("a receive without a send times out and names the sender") {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
       float data = 0;
-      if (rendezvous.rank() == 0) return stay_away(rendezvous);
+      if (rendezvous.rank() == 0) return play_missing_rank(rendezvous);
       require_failure_within(rendezvous, *group, 300ms, [&] {
         group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait();
       });
@@ -159,14 +159,14 @@ TEST_CASE(
       group->barrier({"start"});
       if (rendezvous.rank() == 1) {
         group.reset();
-        return stay_away(rendezvous);
+        return play_missing_rank(rendezvous);
       }
       require_failure_within(rendezvous, *group, 20s, [&] { group->barrier({"end"}); });
     });
     REQUIRE(failures[1].empty());
     REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 lost a ") &&
                                   Catch::Contains(cat(" in barrier #2 (end) of group world: rank 1",
-                                                      own_process(), " has left the group")));
+                                                      own_process_text(), " has left the group")));
   }
 }
 
@@ -264,7 +264,7 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
 TEST_CASE("a broken communicator refuses further calls with the first reason") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
-    if (rendezvous.rank() == 1) return stay_away(rendezvous);
+    if (rendezvous.rank() == 1) return play_missing_rank(rendezvous);
     require_failure_within(rendezvous, *group, 200ms, [&] {
       float data = 0;
       try {
@@ -311,32 +311,32 @@ TEST_CASE("NCCL in a build without CUDA is refused by name") {
 
 TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last") {
   using State = CollectiveState;
-  const CollectiveRecord mine = record(5, State::kEntered);
-  PeerView self{.global_rank = 0, .record = mine};
+  const CollectiveRecord own_record = collective_record(5, State::kEntered);
+  PeerView self{.global_rank = 0, .record = own_record};
   PeerView dead{.global_rank = 1,
                 .identity = {.host = "n1", .pid = 7},
                 .process = ProcessState::kGone,
-                .record = record(4, State::kFinished)};
-  PeerView late{.global_rank = 2, .record = record(4, State::kFinished)};
-  PeerView gave_up{.global_rank = 3, .record = record(5, State::kAborted)};
-  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0).text ==
+                .record = collective_record(4, State::kFinished)};
+  PeerView late{.global_rank = 2, .record = collective_record(4, State::kFinished)};
+  PeerView gave_up{.global_rank = 3, .record = collective_record(5, State::kAborted)};
+  REQUIRE(explain_peers({self, dead, late, gave_up}, own_record, 0).text ==
           "rank 1 (process 7 on n1) is gone");
   dead.process = ProcessState::kStopped;
-  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0).text ==
+  REQUIRE(explain_peers({self, dead, late, gave_up}, own_record, 0).text ==
           "rank 1 (process 7 on n1) is stopped");
-  REQUIRE_THAT(explain_peers({self, late, gave_up}, mine, 0).text,
+  REQUIRE_THAT(explain_peers({self, late, gave_up}, own_record, 0).text,
                Catch::StartsWith("rank 2 has not entered it; its last was all_reduce #4 (4 x F32), "
                                  "finished "));
-  REQUIRE(explain_peers({self, gave_up}, mine, 0).text ==
+  REQUIRE(explain_peers({self, gave_up}, own_record, 0).text ==
           "rank 3 gave up in all_reduce #5 (4 x F32)");
-  late.record = mine;
-  REQUIRE(explain_peers({self, late}, mine, 0).text ==
+  late.record = own_record;
+  REQUIRE(explain_peers({self, late}, own_record, 0).text ==
           "every rank has entered it and none is known to be lost");
   late.record.state = State::kLeft;
-  REQUIRE(explain_peers({self, late}, mine, 0).text == "rank 2 has left the group");
-  late.record = record(0, State::kNone);
+  REQUIRE(explain_peers({self, late}, own_record, 0).text == "rank 2 has left the group");
+  late.record = collective_record(0, State::kNone);
   late.is_silent = true;
-  REQUIRE(explain_peers({self, late}, mine, 0).text ==
+  REQUIRE(explain_peers({self, late}, own_record, 0).text ==
           "rank 2 does not respond; it has entered no collective of the group yet");
 }
 
@@ -344,16 +344,16 @@ TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard board(3);
   ProgressBoard::CommunicatorSlot* a = board.open("dp", {1, 3});
   ProgressBoard::CommunicatorSlot* b = board.open("tp");
-  a->enter(record(9, CollectiveState::kNone, "gradient bucket 1"));
+  a->enter(collective_record(9, CollectiveState::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
-  board.enter_lane(0, activity(ActivityKind::kOwnWork, "forward layer 2"));
+  board.enter_lane(0, make_activity(ActivityKind::kOwnWork, "forward layer 2"));
   const RankState seen = decode_state(board.encoded_state());
-  REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
+  REQUIRE(describe(ProgressBoard::find_record(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
-  REQUIRE(ProgressBoard::find(seen, "dp").state == CollectiveState::kEntered);
-  REQUIRE(ProgressBoard::find(seen, "tp").state == CollectiveState::kNone);
-  REQUIRE(ProgressBoard::find(seen, "pp").state == CollectiveState::kNone);
-  REQUIRE(seen.find("dp")->members == std::vector<int>{1, 3});
+  REQUIRE(ProgressBoard::find_record(seen, "dp").state == CollectiveState::kEntered);
+  REQUIRE(ProgressBoard::find_record(seen, "tp").state == CollectiveState::kNone);
+  REQUIRE(ProgressBoard::find_record(seen, "pp").state == CollectiveState::kNone);
+  REQUIRE(seen.find_group("dp")->members == std::vector<int>{1, 3});
   REQUIRE_THAT(activity_text(seen), Catch::StartsWith("step 4, forward layer 2, for "));
   REQUIRE(decode_state(std::vector<uint8_t>{1, 2, 3}).empty());
   std::vector<uint8_t> image = board.encoded_state();
@@ -373,7 +373,7 @@ TEST_CASE("the progress board survives its trip through the store") {
   REQUIRE(board.describe() ==
           "  rank 3 is in all_reduce #9 (gradient bucket 1, 4 x F32) of group dp");
   board.leave_lane(0);
-  REQUIRE_FALSE(own_work(board.state()).has_value());
+  REQUIRE_FALSE(find_own_work(board.state()).has_value());
   board.close(a);
   board.close(b);
 }
@@ -383,11 +383,11 @@ TEST_CASE(
   using State = CollectiveState;
   ProgressBoard board(3);
   const auto shown = [&](const std::string& group) {
-    return ProgressBoard::find(board.state(), group).state;
+    return ProgressBoard::find_record(board.state(), group).state;
   };
   const auto closed = [&](const std::string& group, State state) {
     ProgressBoard::CommunicatorSlot* slot = board.open(group);
-    slot->enter(record(9, State::kNone));
+    slot->enter(collective_record(9, State::kNone));
     slot->set_state(state);
     board.close(slot);
   };
@@ -420,14 +420,14 @@ TEST_CASE(
   LocalBoards mapped = LocalBoards::open(OwnedFd(::dup(made.fd())));
   REQUIRE(mapped.count() == 2);
   ProgressBoard board(5, &mapped.table(1));
-  REQUIRE(made.find(5, ::getpid()) == &made.table(1));
-  REQUIRE(made.find(4, ::getpid()) == nullptr);
-  REQUIRE(made.find(5, 1) == nullptr);
+  REQUIRE(made.find_table(5, ::getpid()) == &made.table(1));
+  REQUIRE(made.find_table(4, ::getpid()) == nullptr);
+  REQUIRE(made.find_table(5, 1) == nullptr);
   ProgressBoard::CommunicatorSlot* slot = board.open("dp", {4, 5});
   std::atomic<bool> over = false;
   std::thread writer([&] {
     for (int64_t i = 1; i <= 100'000; ++i) {
-      CollectiveRecord now = record(i, CollectiveState::kNone);
+      CollectiveRecord now = collective_record(i, CollectiveState::kNone);
       now.count = i;
       slot->enter(now);
     }
@@ -435,7 +435,7 @@ TEST_CASE(
   });
   int64_t torn = 0;
   while (!over) {
-    const CollectiveRecord seen = ProgressBoard::find(read_state(made.table(1)), "dp");
+    const CollectiveRecord seen = ProgressBoard::find_record(read_state(made.table(1)), "dp");
     torn += seen.state != CollectiveState::kNone && seen.count != seen.sequence ? 1 : 0;
   }
   writer.join();
@@ -447,16 +447,17 @@ namespace {
 using State = CollectiveState;
 
 /// Returns the view of a rank: its groups, and the work that it does on its own (`alone`), if any.
-PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
+PeerView view_of_rank(int rank, std::vector<RankState::GroupState> groups,
+                      const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
-  view.state.phase = activity(ActivityKind::kOwnWork, "step 12");
-  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kOwnWork, alone));
+  view.state.phase = make_activity(ActivityKind::kOwnWork, "step 12");
+  if (alone != nullptr) view.state.lanes.push_back(make_activity(ActivityKind::kOwnWork, alone));
   view.state.groups = std::move(groups);
   return view;
 }
 
-PeerView in_group(PeerView view, const std::string& group) {
-  view.record = ProgressBoard::find(view.state, group);
+PeerView with_record_of_group(PeerView view, const std::string& group) {
+  view.record = ProgressBoard::find_record(view.state, group);
   return view;
 }
 }  // namespace
@@ -464,18 +465,20 @@ PeerView in_group(PeerView view, const std::string& group) {
 TEST_CASE("a missing rank that waits in another group leads to the rank that waits for nobody") {
   // Rank 0 waits in dp for rank 1, which waits in tp for rank 3, which waits in pp
   // for rank 7, which computes.
-  const CollectiveRecord mine = record(5, State::kEntered);
-  const RankState::GroupState dp{"dp", {0, 1}, record(4, State::kFinished)};
-  const RankState::GroupState tp{"tp", {1, 3}, record(9, State::kEntered)};
-  const RankState::GroupState pp{"pp", {3, 7}, record(2, State::kEntered)};
-  std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"),
-                                 in_group(rank_in(1, {dp, tp}), "dp")};
-  REQUIRE(ranks_without_views(views, mine, 0, {}) == std::vector<int>{3});
-  const PeerView three = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, pp});
-  REQUIRE(ranks_without_views(views, mine, 0, {three}) == std::vector<int>{7});
-  PeerView seven =
-      rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
-  const WaitExplanation found = explain_peers(views, mine, 0, {three, seven});
+  const CollectiveRecord own_record = collective_record(5, State::kEntered);
+  const RankState::GroupState dp{"dp", {0, 1}, collective_record(4, State::kFinished)};
+  const RankState::GroupState tp{"tp", {1, 3}, collective_record(9, State::kEntered)};
+  const RankState::GroupState pp{"pp", {3, 7}, collective_record(2, State::kEntered)};
+  std::vector<PeerView> views = {
+      with_record_of_group(view_of_rank(0, {{"dp", {0, 1}, own_record}}), "dp"),
+      with_record_of_group(view_of_rank(1, {dp, tp}), "dp")};
+  REQUIRE(ranks_without_views(views, own_record, 0, {}) == std::vector<int>{3});
+  const PeerView three =
+      view_of_rank(3, {{"tp", {1, 3}, collective_record(8, State::kFinished)}, pp});
+  REQUIRE(ranks_without_views(views, own_record, 0, {three}) == std::vector<int>{7});
+  PeerView seven = view_of_rank(7, {{"pp", {3, 7}, collective_record(1, State::kFinished)}},
+                                "forward layer 3 mb 0");
+  const WaitExplanation found = explain_peers(views, own_record, 0, {three, seven});
   REQUIRE(found.culprit == 7);
   REQUIRE_THAT(found.text,
                Catch::StartsWith(
@@ -485,18 +488,19 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
                        "all_reduce #2 (4 x F32) of group pp for rank 7: it is in step 12, forward "
                        "layer 3 mb 0, for "));
   seven.process = ProcessState::kStopped;
-  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
+  REQUIRE_THAT(explain_peers(views, own_record, 0, {three, seven}).text,
                Catch::EndsWith("of group pp for rank 7, which is stopped"));
   // The rank that aborted first was waiting too.
-  const PeerView given_up = rank_in(
-      3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
-  REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);
-  REQUIRE_THAT(explain_peers(views, mine, 0, {given_up, seven}).text,
+  const PeerView given_up =
+      view_of_rank(3, {{"tp", {1, 3}, collective_record(8, State::kFinished)},
+                       {"pp", {3, 7}, collective_record(2, State::kAborted)}});
+  REQUIRE(explain_peers(views, own_record, 0, {given_up, seven}).culprit == 7);
+  REQUIRE_THAT(explain_peers(views, own_record, 0, {given_up, seven}).text,
                Catch::EndsWith("for rank 3: it gave up waiting in all_reduce #2 (4 x F32) of group "
                                "pp for rank 7, which is stopped"));
   // A cycle: every rank waits for another one, so none is the culprit.
-  seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)},
-                      {"dp2", {1, 7}, record(3, State::kEntered)}});
-  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
+  seven = view_of_rank(7, {{"pp", {3, 7}, collective_record(1, State::kFinished)},
+                           {"dp2", {1, 7}, collective_record(3, State::kEntered)}});
+  REQUIRE_THAT(explain_peers(views, own_record, 0, {three, seven}).text,
                Catch::EndsWith("for rank 1: they wait for each other"));
 }

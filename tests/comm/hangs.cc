@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kRanks = 4;
 
-std::string text_of(const HangCase& hang) {
+std::string hang_text(const HangCase& hang) {
   return cat("hang ", static_cast<int>(hang.hang), " over ", backend_name(hang.backend), ", rank ",
-             hang.victim, ", step ", hang.step, ", collective ", hang.place);
+             hang.victim, ", step ", hang.step, ", collective ", hang.collective_index);
 }
 
 /// FirstFailure holds the message of the first rank that fails.
@@ -48,7 +48,7 @@ class Member {
     tp_ = open_communicator(rendezvous, cat("tp", rank_ / 2), {rank_ / 2 * 2, rank_ / 2 * 2 + 1},
                             at_first);
     dp_ = open_communicator(rendezvous, cat("dp", rank_ % 2), {rank_ % 2, rank_ % 2 + 2}, at_first);
-    world_ = open_communicator(rendezvous, "world", everyone(kRanks), at_first);
+    world_ = open_communicator(rendezvous, "world", all_ranks(kRanks), at_first);
     for (Communicator* group : groups()) device_->attach(*group);
     world_->barrier({"start"});
     for (Communicator* group : groups()) group->set_timeout(hang.limit);
@@ -80,20 +80,24 @@ class Member {
     // a ring.
     const bool reversed = now && hang_.hang == Hang::kDeadlock &&
                           (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
-    for (int place = 0; place < 3; ++place) {
-      if (now && rank_ == hang_.victim && place == hang_.place && inject()) continue;
-      Communicator& group = place == 2 ? *world_ : (place == 0) != reversed ? *tp_ : *dp_;
-      const bool longer =
-          now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
-      collective_of(step, place, group, 64 + step + (longer ? 1 : 0)).wait();
+    for (int collective_index = 0; collective_index < 3; ++collective_index) {
+      if (now && rank_ == hang_.victim && collective_index == hang_.collective_index && inject())
+        continue;
+      Communicator& group = collective_index == 2                 ? *world_
+                            : (collective_index == 0) != reversed ? *tp_
+                                                                  : *dp_;
+      const bool longer = now && rank_ == hang_.victim &&
+                          collective_index == hang_.collective_index &&
+                          hang_.hang == Hang::kWrongSize;
+      collective_of(step, collective_index, group, 64 + step + (longer ? 1 : 0)).wait();
     }
     device_->synchronize(groups());
   }
 
   /// Starts a collective; its kind alternates from step to step.
-  Work collective_of(int64_t step, int place, Communicator& group, int64_t count) {
-    std::vector<float>& data = data_[static_cast<size_t>(place)];
-    std::vector<float>& moved = moved_[static_cast<size_t>(place)];
+  Work collective_of(int64_t step, int collective_index, Communicator& group, int64_t count) {
+    std::vector<float>& data = data_[static_cast<size_t>(collective_index)];
+    std::vector<float>& moved = moved_[static_cast<size_t>(collective_index)];
     data.assign(static_cast<size_t>(count * group.size()), 1.0F);
     moved.resize(data.size());
     if (step % 3 == 0)
@@ -110,7 +114,8 @@ class Member {
     if (hang_.hang == Hang::kSlowDisk)
       rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
     if (hang_.hang == Hang::kComputes)
-      rendezvous_.board().enter_lane(0, activity(ActivityKind::kOwnWork, "forward layer 1 mb 0"));
+      rendezvous_.board().enter_lane(0,
+                                     make_activity(ActivityKind::kOwnWork, "forward layer 1 mb 0"));
     std::unique_lock lock(first_failure_.mutex);
     first_failure_.changed.wait(lock, [&] { return first_failure_.failed > 0; });
     throw Error(ExitCode::kEnvironment, "the test is over");
@@ -131,7 +136,7 @@ class Member {
 /// machine stalled for longer than the limit.
 std::optional<std::string> naming_error(const HangCase& hang, const MakeHangDevice& make_device) {
   FirstFailure first_failure;
-  auto all = Rendezvous::in_process(kRanks, 20s, 50ms);
+  auto all = Rendezvous::make_in_process(kRanks, 20s, 50ms);
   std::vector<std::thread> threads;
   std::vector<std::unique_ptr<Member>> members(kRanks);
   for (int rank = 0; rank < kRanks; ++rank)
@@ -144,7 +149,7 @@ std::optional<std::string> naming_error(const HangCase& hang, const MakeHangDevi
   for (std::thread& thread : threads) thread.join();
   if (first_failure.too_early) return std::nullopt;
   const std::string wrong =
-      cat(text_of(hang), ": rank ", first_failure.culprit, " is named: ", first_failure.message);
+      cat(hang_text(hang), ": rank ", first_failure.culprit, " is named: ", first_failure.message);
   if (hang.hang == Hang::kDeadlock)
     return first_failure.message.find("they wait for each other") != std::string::npos ? "" : wrong;
   if (first_failure.culprit != hang.victim) return wrong;
@@ -162,7 +167,7 @@ std::string retried_naming_error(HangCase hang, const MakeHangDevice& make_devic
     hang.limit *= 2;
     found = naming_error(hang, make_device);
   }
-  return found.value_or(cat(text_of(hang), ": a rank failed before the hang each time"));
+  return found.value_or(cat(hang_text(hang), ": a rank failed before the hang each time"));
 }
 
 }  // namespace
@@ -172,10 +177,10 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
                  .backend = backend,
                  .victim = static_cast<int>(random() % kRanks),
                  .step = static_cast<int64_t>(random() % 20),
-                 .place = static_cast<int>(random() % 3)};
+                 .collective_index = static_cast<int>(random() % 3)};
   // If two ranks of a pair disagree, neither can be identified as the wrong one; among all four,
   // three agree.
-  if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.place = 2;
+  if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.collective_index = 2;
   return drawn;
 }
 

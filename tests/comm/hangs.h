@@ -22,7 +22,7 @@ struct HangCase {
   int victim;
   int64_t step;
   /// The collective of a step, one of three, before which the rank hangs.
-  int place;
+  int collective_index;
   /// The time that a rank waits for the others.
   std::chrono::milliseconds limit = std::chrono::seconds(1);
 };

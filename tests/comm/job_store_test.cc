@@ -33,8 +33,8 @@ namespace {
 const std::string kToken = "the token of the tests' store";
 
 /// Returns a rank of the tests' job in the process that `process` identifies.
-StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world_size = 4,
-                    uint32_t attempt = 1, const std::string& job = "job 7") {
+StoreMember member_of_rank(uint32_t rank, char process = 'p', uint32_t world_size = 4,
+                           uint32_t attempt = 1, const std::string& job = "job 7") {
   return {.rank = rank,
           .world_size = world_size,
           .attempt = attempt,
@@ -46,10 +46,10 @@ struct ServedStore {
   explicit ServedStore(StoreServer::Limits limits = {}) {
     ListenSocket socket = listen_on("127.0.0.1", 0);
     port = socket.port;
-    server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, rank_of(0), limits);
+    server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, member_of_rank(0), limits);
   }
   c10::intrusive_ptr<JobStore> client(const std::string& token = kToken,
-                                      const StoreMember& member = rank_of(1),
+                                      const StoreMember& member = member_of_rank(1),
                                       std::chrono::milliseconds limit = 20s) const {
     return c10::make_intrusive<JobStore>(
         [=, this] {
@@ -61,16 +61,16 @@ struct ServedStore {
   std::shared_ptr<StoreServer> server;
 };
 
-std::vector<uint8_t> bytes(const std::string& text) {
+std::vector<uint8_t> to_bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-OwnedFd stranger(int port) {
+OwnedFd connect_as_stranger(int port) {
   return connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 20s);
 }
 
 /// Reads `count` bytes; returns false if the connection ends before.
-bool reads(int fd, size_t count, std::string& text) {
+bool read_exactly(int fd, size_t count, std::string& text) {
   text.clear();
   char byte = 0;
   while (text.size() < count) {
@@ -82,18 +82,18 @@ bool reads(int fd, size_t count, std::string& text) {
 
 /// Acts as an attacker who does not know the token: takes part in the handshake, and continues as
 /// if admitted. Returns whether the store answers.
-bool gets_an_answer(int port, const std::string& proof) {
-  const OwnedFd fd = stranger(port);
+bool answers_attacker(int port, const std::string& proof) {
+  const OwnedFd fd = connect_as_stranger(port);
   std::string text;
-  if (!reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text)) return false;
+  if (!read_exactly(fd.get(), kStoreGreeting.size() + kChallengeBytes, text)) return false;
   const std::string own(kChallengeBytes, 'x');
   std::string request(1, static_cast<char>(StoreOperation::kCount)),
-      all = own + member_bytes(rank_of(1)) + proof;
+      all = own + encode_member(member_of_rank(1)) + proof;
   append_number(request, uint64_t{0});
   append_number(all, static_cast<uint32_t>(request.size()));
   all += request;
   [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
-  return reads(fd.get(), kWelcomeBytes + sizeof(uint32_t), text);
+  return read_exactly(fd.get(), kWelcomeBytes + sizeof(uint32_t), text);
 }
 
 }  // namespace
@@ -101,20 +101,20 @@ bool gets_an_answer(int port, const std::string& proof) {
 TEST_CASE("the job's store implements the operations of c10d's stores") {
   const ServedStore served;
   const auto a = served.client(), b = served.client();
-  a->set("key", bytes("value"));
-  REQUIRE(b->get("key") == bytes("value"));
+  a->set("key", to_bytes("value"));
+  REQUIRE(b->get("key") == to_bytes("value"));
   REQUIRE(b->check({"key"}));
   REQUIRE_FALSE(b->check({"key", "other"}));
   REQUIRE(a->add("count", 5) == 5);
   REQUIRE(b->add("count", -7) == -2);
-  REQUIRE(b->get("count") == bytes("-2"));
-  a->append("key", bytes("!"));
-  REQUIRE(b->get("key") == bytes("value!"));
-  REQUIRE(a->compareSet("new", bytes("x"), bytes("y")) == bytes("x"));
-  REQUIRE(a->compareSet("new", {}, bytes("y")) == bytes("y"));
-  REQUIRE(a->compareSet("new", bytes("z"), bytes("w")) == bytes("y"));
-  a->multiSet({"p", "q"}, {bytes("1"), {}});
-  REQUIRE(b->multiGet({"q", "p"}) == std::vector<std::vector<uint8_t>>{{}, bytes("1")});
+  REQUIRE(b->get("count") == to_bytes("-2"));
+  a->append("key", to_bytes("!"));
+  REQUIRE(b->get("key") == to_bytes("value!"));
+  REQUIRE(a->compareSet("new", to_bytes("x"), to_bytes("y")) == to_bytes("x"));
+  REQUIRE(a->compareSet("new", {}, to_bytes("y")) == to_bytes("y"));
+  REQUIRE(a->compareSet("new", to_bytes("z"), to_bytes("w")) == to_bytes("y"));
+  a->multiSet({"p", "q"}, {to_bytes("1"), {}});
+  REQUIRE(b->multiGet({"q", "p"}) == std::vector<std::vector<uint8_t>>{{}, to_bytes("1")});
   REQUIRE(b->getNumKeys() == 5);
   REQUIRE(a->deleteKey("p"));
   REQUIRE_FALSE(a->deleteKey("p"));
@@ -124,7 +124,7 @@ TEST_CASE("the job's store implements the operations of c10d's stores") {
   REQUIRE(b->clone()->check({"large"}));
   REQUIRE_THROWS_WITH(b->wait({"never"}, 50ms),
                       Catch::Contains("did not have all requested keys (1) in time"));
-  std::thread later([&] { a->set("later", bytes("now")); });
+  std::thread later([&] { a->set("later", to_bytes("now")); });
   b->wait({"key", "later"}, 20s);
   later.join();
   b->setTimeout(30ms);
@@ -140,22 +140,22 @@ TEST_CASE(
   const ServedStore served;
   const auto sets = served.client();
   std::atomic<bool> done = false;
-  std::thread waits([&, waiting = served.client(kToken, rank_of(2))] {
+  std::thread waits([&, waiting = served.client(kToken, member_of_rank(2))] {
     waiting->wait({"a", "b", "c"}, 20s);
     done = true;
   });
-  const auto late = served.client(kToken, rank_of(3));
+  const auto late = served.client(kToken, member_of_rank(3));
   REQUIRE_THROWS(late->wait({"b"}, 1ms));
-  for (const char* const key : {"c", "a"}) sets->set(key, bytes("there"));
+  for (const char* const key : {"c", "a"}) sets->set(key, to_bytes("there"));
   std::this_thread::sleep_for(20ms);
   REQUIRE(sets->deleteKey("a"));
-  sets->set("b", bytes("there"));
+  sets->set("b", to_bytes("there"));
   std::this_thread::sleep_for(20ms);
   REQUIRE_FALSE(done);
-  sets->set("a", bytes("there again"));
+  sets->set("a", to_bytes("there again"));
   waits.join();
   REQUIRE(done);
-  REQUIRE(late->get("b") == bytes("there"));
+  REQUIRE(late->get("b") == to_bytes("there"));
 }
 
 // FTRUN_SOAK_TOKENS: scripts/soak.sh.
@@ -168,7 +168,7 @@ TEST_CASE("thousands of wrong tokens admit nobody to the store") {
   for (int i = 0; i < tokens; ++i) {
     std::string proof(kProofBytes, '\0');
     for (char& c : proof) c = static_cast<char>(random());
-    answered += gets_an_answer(served.port, proof) ? 1 : 0;
+    answered += answers_attacker(served.port, proof) ? 1 : 0;
   }
   REQUIRE(answered == 0);
   REQUIRE(served.server->admitted_connections() == 0);
@@ -180,13 +180,13 @@ TEST_CASE("thousands of wrong tokens admit nobody to the store") {
 
 TEST_CASE("an overheard proof does not admit a second connection") {
   const ServedStore served;
-  const OwnedFd fd = stranger(served.port);
+  const OwnedFd fd = connect_as_stranger(served.port);
   std::string greeting;
-  REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
-  const std::string member = member_bytes(rank_of(1));
+  REQUIRE(read_exactly(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
+  const std::string member = encode_member(member_of_rank(1));
   const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()),
                                          std::string(kChallengeBytes, 'x'), member);
-  REQUIRE_FALSE(gets_an_answer(served.port, proof));
+  REQUIRE_FALSE(answers_attacker(served.port, proof));
   // The server's proof, sent back to it, is not valid as a client's proof.
   const auto by_server = [&](const char* a, const char* b) {
     return server_proof(kToken, a, b, StoreAdmission::kAdmitted, member);
@@ -195,9 +195,10 @@ TEST_CASE("an overheard proof does not admit a second connection") {
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("b", "a"));
   // A proof is for one rank of one start. An attacker in between cannot turn it into another
   // rank's, nor a refusal into an admission.
-  for (const StoreMember& other : {rank_of(2), rank_of(1, 'q'), rank_of(1, 'p', 5),
-                                   rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
-    REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) !=
+  for (const StoreMember& other :
+       {member_of_rank(2), member_of_rank(1, 'q'), member_of_rank(1, 'p', 5),
+        member_of_rank(1, 'p', 4, 2), member_of_rank(1, 'p', 4, 1, "job 8")})
+    REQUIRE(client_proof(kToken, "a", "b", encode_member(other)) !=
             client_proof(kToken, "a", "b", member));
   REQUIRE(server_proof(kToken, "a", "b", StoreAdmission::kSecondProcess, member) !=
           by_server("a", "b"));
@@ -212,12 +213,12 @@ TEST_CASE("a client does not trust a store that does not know the token") {
     [[maybe_unused]] ssize_t done =
         ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
     std::string text;
-    if (!reads(fd.get(), kHelloBytes, text)) return;
+    if (!read_exactly(fd.get(), kHelloBytes, text)) return;
     const std::string proof(kWelcomeBytes, 'p');
     done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   });
   const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
-  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1),
+  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, member_of_rank(1),
                                                     std::chrono::steady_clock::now() + 20s, false),
                       "the server there does not know this job's token");
   impostor.join();
@@ -230,22 +231,22 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
     const auto say = [&](const std::string& bytes) {
       return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     };
-    const std::string challenge(kChallengeBytes, 'c'), own = member_bytes(rank_of(0));
+    const std::string challenge(kChallengeBytes, 'c'), own = encode_member(member_of_rank(0));
     say(std::string(kStoreGreeting) + challenge);
     std::string heard;
-    if (!reads(fd.get(), kHelloBytes, heard)) return;
-    const StoreAdmission verdict = StoreAdmission::kAdmitted;
-    say(static_cast<char>(verdict) + own +
-        server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
+    if (!read_exactly(fd.get(), kHelloBytes, heard)) return;
+    const StoreAdmission admission = StoreAdmission::kAdmitted;
+    say(static_cast<char>(admission) + own +
+        server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), admission, own));
     std::string answers;
     append_number(answers, uint32_t{0});
     append_number(answers, uint32_t{1});
     answers += static_cast<char>(StoreAnswer::kDone);
-    if (reads(fd.get(), 1, heard)) say(answers);
-    while (reads(fd.get(), 1, heard)) continue;
+    if (read_exactly(fd.get(), 1, heard)) say(answers);
+    while (read_exactly(fd.get(), 1, heard)) continue;
   });
   const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
-  auto client = c10::make_intrusive<JobStore>(find, rank_of(1),
+  auto client = c10::make_intrusive<JobStore>(find, member_of_rank(1),
                                               std::chrono::steady_clock::now() + 20s, false);
   CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("a malformed answer"));
   CHECK_THROWS_WITH(client->check({"key"}),
@@ -267,7 +268,7 @@ TEST_CASE(
       std::vector<OwnedFd> silent;
       while (!over) {
         try {
-          OwnedFd fd = stranger(served.port);
+          OwnedFd fd = connect_as_stranger(served.port);
           std::string garbage(random() % 200, '\0');
           for (char& c : garbage) c = static_cast<char>(random());
           if (seed == 0) garbage.clear();
@@ -283,17 +284,17 @@ TEST_CASE(
     });
   while (tries < 200) std::this_thread::sleep_for(1ms);
   // A client that was admitted stops in the middle of a request.
-  const OwnedFd half = stranger(served.port);
+  const OwnedFd half = connect_as_stranger(served.port);
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (int rank = 0; rank < 4; ++rank)
     ranks.push_back(c10::make_intrusive<JobStore>(
         [&] {
           return std::optional(StoreEndpoint{"127.0.0.1", served.port, kToken});
         },
-        rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
+        member_of_rank(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
   for (int i = 0; i < 200; ++i) {
-    ranks[static_cast<size_t>(i % 4)]->set("key", bytes(std::to_string(i)));
-    REQUIRE(ranks[static_cast<size_t>((i + 1) % 4)]->get("key") == bytes(std::to_string(i)));
+    ranks[static_cast<size_t>(i % 4)]->set("key", to_bytes(std::to_string(i)));
+    REQUIRE(ranks[static_cast<size_t>((i + 1) % 4)]->get("key") == to_bytes(std::to_string(i)));
   }
   over = true;
   for (std::thread& thread : attackers) thread.join();
@@ -308,11 +309,11 @@ TEST_CASE(
   const auto rank = served.client();
   std::mt19937 random(3);
   for (int i = 0; i < 60; ++i) {
-    const OwnedFd fd = stranger(served.port);
+    const OwnedFd fd = connect_as_stranger(served.port);
     std::string text;
-    REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text));
+    REQUIRE(read_exactly(fd.get(), kStoreGreeting.size() + kChallengeBytes, text));
     const std::string own(kChallengeBytes, 'x');
-    const std::string member = member_bytes(rank_of(2));
+    const std::string member = encode_member(member_of_rank(2));
     std::string all =
         own + member + client_proof(kToken, text.substr(kStoreGreeting.size()), own, member);
     std::string body(random() % 40, '\0');
@@ -323,8 +324,8 @@ TEST_CASE(
     ::shutdown(fd.get(), SHUT_WR);
     while (::recv(fd.get(), text.data(), 1, 0) == 1) continue;
   }
-  rank->set("key", bytes("value"));
-  REQUIRE(rank->get("key") == bytes("value"));
+  rank->set("key", to_bytes("value"));
+  REQUIRE(rank->get("key") == to_bytes("value"));
 }
 
 TEST_CASE(
@@ -369,7 +370,7 @@ TEST_CASE(
     REQUIRE(RendezvousFile::read(path)->port == 4000);
     REQUIRE(RendezvousFile::read(path)->job == "job");
     REQUIRE(RendezvousFile::read(path)->address == "127.0.0.1");
-    REQUIRE_NOTHROW(file.check_ours());
+    REQUIRE_NOTHROW(file.check_not_replaced());
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
         RendezvousFile::read(path),
@@ -407,33 +408,33 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
     return std::string("admitted");
   };
   const std::string at = cat(" was refused by rank 0 at 127.0.0.1:", served.port, ": ");
-  const auto first = served.client(kToken, rank_of(3));
-  REQUIRE(served.client(kToken, rank_of(3))->getNumKeys() == 0);
-  REQUIRE(refused(rank_of(3, 'q')) ==
+  const auto first = served.client(kToken, member_of_rank(3));
+  REQUIRE(served.client(kToken, member_of_rank(3))->getNumKeys() == 0);
+  REQUIRE(refused(member_of_rank(3, 'q')) ==
           cat("rank 3", at, "another process is rank 3 of this job already"));
   REQUIRE(first->clone()->getNumKeys() == 0);
-  REQUIRE(refused(rank_of(2, 'q', 8)) ==
+  REQUIRE(refused(member_of_rank(2, 'q', 8)) ==
           cat("rank 2", at, "rank 0's job has 4 ranks; this rank was started for 8"));
-  REQUIRE(refused(rank_of(4)) ==
+  REQUIRE(refused(member_of_rank(4)) ==
           cat("rank 4", at, "rank 0's job has 4 ranks; this rank was started for 4"));
-  REQUIRE(refused(rank_of(2, 'q', 4, 1, "job 8")) ==
+  REQUIRE(refused(member_of_rank(2, 'q', 4, 1, "job 8")) ==
           cat("rank 2", at,
               "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to job \"job "
               "8\""));
-  REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
+  REQUIRE(refused(member_of_rank(2, 'q', 4, 0)) ==
           cat("rank 2", at, "rank 0 has restart count 1, but this rank has 0"));
   // Rank 0 of a later start may be about to replace this one.
-  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
+  REQUIRE_THROWS_WITH(served.client(kToken, member_of_rank(2, 'q', 4, 2), 200ms),
                       "rank 0 still has restart count 1, but this rank has 2");
-  REQUIRE(refused(rank_of(2)) == "admitted");
+  REQUIRE(refused(member_of_rank(2)) == "admitted");
   REQUIRE(served.server->admitted_connections() == 4);
 }
 
 TEST_CASE("only the process that serves the store is rank 0, however early another one connects") {
   const ServedStore served;
-  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
+  REQUIRE_THROWS_WITH(served.client(kToken, member_of_rank(0, 'q')),
                       Catch::Contains("another process is rank 0 of this job already"));
-  REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
+  REQUIRE(served.client(kToken, member_of_rank(0))->getNumKeys() == 0);
   REQUIRE(served.server->admitted_connections() == 1);
 }
 
@@ -505,7 +506,7 @@ TEST_CASE(
             ": another job is connecting its ranks through this file (job \"job 7\", at 127.0.0.1:",
             served.port,
             ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
-    REQUIRE_NOTHROW(live.check_ours());
+    REQUIRE_NOTHROW(live.check_not_replaced());
   }
   std::string heard;
   std::jthread rank([&] {
@@ -530,7 +531,8 @@ TEST_CASE("a value that is stored and being sent is counted once, until the last
   const ServedStore served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
-  for (uint32_t rank = 1; rank < 4; ++rank) ranks.push_back(served.client(kToken, rank_of(rank)));
+  for (uint32_t rank = 1; rank < 4; ++rank)
+    ranks.push_back(served.client(kToken, member_of_rank(rank)));
   const auto set_all = [&] {
     for (size_t i = 0; i < ranks.size(); ++i)
       ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
@@ -590,7 +592,8 @@ TEST_CASE(
   std::this_thread::sleep_for(300ms);  // time to report it again
   ::setrlimit(RLIMIT_NOFILE, &before);
   std::string greeting;
-  const bool greeted = reads(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);
+  const bool greeted =
+      read_exactly(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);
   ::dup2(screen.get(), STDERR_FILENO);
   std::ifstream file(name);
   const std::string logged(std::istreambuf_iterator<char>(file), {});

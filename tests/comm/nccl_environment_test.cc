@@ -12,7 +12,8 @@ constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME
                                   "NCCL_GRAPH_REGISTER"};
 
 /// Returns the environment after prepare_nccl_environment(), which started with `given`.
-std::map<std::string, std::string> prepared(const std::map<std::string, std::string>& given) {
+std::map<std::string, std::string> prepared_environment(
+    const std::map<std::string, std::string>& given) {
   for (const char* name : kNames) ::unsetenv(name);
   for (const auto& [name, value] : given) ::setenv(name.c_str(), value.c_str(), 1);
   ftrun::prepare_nccl_environment();
@@ -30,17 +31,18 @@ TEST_CASE(
     "NCCL may not add inside switches, and connects when a group opens, unless the user says "
     "otherwise") {
   using Names = std::map<std::string, std::string>;
-  REQUIRE(prepared({}) == Names{{"NCCL_NVLS_ENABLE", "0"},
-                                {"NCCL_RUNTIME_CONNECT", "0"},
-                                {"NCCL_GRAPH_REGISTER", "0"}});
-  REQUIRE(prepared({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"},
-                                                     {"NCCL_RUNTIME_CONNECT", "0"},
-                                                     {"NCCL_GRAPH_REGISTER", "0"}});
-  REQUIRE(prepared({{"NCCL_NVLS_ENABLE", "1"},
-                    {"NCCL_RUNTIME_CONNECT", "1"},
-                    {"NCCL_GRAPH_REGISTER", "1"}}) == Names{{"NCCL_NVLS_ENABLE", "1"},
-                                                            {"NCCL_RUNTIME_CONNECT", "1"},
-                                                            {"NCCL_GRAPH_REGISTER", "1"}});
+  REQUIRE(prepared_environment({}) == Names{{"NCCL_NVLS_ENABLE", "0"},
+                                            {"NCCL_RUNTIME_CONNECT", "0"},
+                                            {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared_environment({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"},
+                                                                 {"NCCL_RUNTIME_CONNECT", "0"},
+                                                                 {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared_environment({{"NCCL_NVLS_ENABLE", "1"},
+                                {"NCCL_RUNTIME_CONNECT", "1"},
+                                {"NCCL_GRAPH_REGISTER", "1"}}) ==
+          Names{{"NCCL_NVLS_ENABLE", "1"},
+                {"NCCL_RUNTIME_CONNECT", "1"},
+                {"NCCL_GRAPH_REGISTER", "1"}});
 }
 
 TEST_CASE(

@@ -24,7 +24,7 @@
 namespace ftrun {
 namespace {
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -32,28 +32,28 @@ void say(const std::string& line) {
 void all_gather_texts(Rendezvous& rendezvous) {
   for (int i = 1;; ++i) {
     rendezvous.all_gather_text("texts", cat(i));
-    say(cat("round ", i, "."));
+    print_line(cat("round ", i, "."));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 
 void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
-  say("waiting");
+  print_line("waiting");
   if (rendezvous.rank() == rendezvous.world_size() - 1)
     std::this_thread::sleep_for(timeout + timeout / 2);
   rendezvous.all_gather_text("patient", "done", WaitPolicy::kWhileAlive);
-  say("all came");
+  print_line("all came");
   rendezvous.shutdown();
 }
 
 void wait_in_group(Rendezvous& rendezvous) {
-  say("waiting");
+  print_line("waiting");
   if (rendezvous.rank() == 0 || rendezvous.rank() == 3)
     std::this_thread::sleep_for(std::chrono::hours(1));
   rendezvous.all_gather_text("group", "text", {1, 2, 3});
 }
 
-void give_up(Communicator& group) {
+void abort_while_others_wait(Communicator& group) {
   if (group.rank() == group.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
   if (group.rank() == group.size() - 2)
     std::thread([&group] {
@@ -64,8 +64,8 @@ void give_up(Communicator& group) {
   group.all_reduce(data.data(), 1000, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
 }
 
-void run(const ProcessRank& wanted) {
-  const auto& [rank, world_size, port, backend, timeout, scenario] = wanted;
+void run_scenario(const ProcessRank& process) {
+  const auto& [rank, world_size, port, backend, timeout, scenario] = process;
   // On a busy machine the others take a while to arrive.
   const auto meeting = std::max<std::chrono::milliseconds>(timeout, std::chrono::minutes(1));
   const auto rendezvous = Rendezvous::connect({.rank = rank,
@@ -74,7 +74,7 @@ void run(const ProcessRank& wanted) {
                                                .timeout = scenario == "patient" ? timeout : meeting,
                                                .heartbeat = std::chrono::milliseconds(100),
                                                .token = "the token of the tests' ranks"});
-  say("met");
+  print_line("met");
   if (scenario == "meet") return rendezvous->shutdown();
   if (scenario == "texts") return all_gather_texts(*rendezvous);
   if (scenario == "group") return wait_in_group(*rendezvous);
@@ -90,8 +90,8 @@ void run(const ProcessRank& wanted) {
   group->set_timeout(timeout);
   std::vector<float> data(sizes && rank == 1 ? 500 : 1000);
   const auto count = static_cast<int64_t>(data.size());
-  say("looping");
-  if (scenario == "abort") return give_up(*group);
+  print_line("looping");
+  if (scenario == "abort") return abort_while_others_wait(*group);
   do {
     data.assign(data.size(), static_cast<float>(rank + 1));
     group->all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
@@ -107,7 +107,7 @@ void run(const ProcessRank& wanted) {
 int run_process_rank(const ProcessRank& rank) {
   install_crash_handler();
   try {
-    run(rank);
+    run_scenario(rank);
     return 0;
   } catch (const Error& error) {
     std::printf("failed: %s\n", error.message().c_str());

@@ -106,7 +106,7 @@ class Ranks {
 };
 
 std::string host() {
-  return own_identity().host;
+  return read_own_identity().host;
 }
 
 std::chrono::milliseconds random_moment() {

@@ -14,7 +14,7 @@
 /// error, "" for none.
 inline std::vector<std::string> run_ranks(int world_size,
                                           const std::function<void(ftrun::Rendezvous&)>& body) {
-  auto all = ftrun::Rendezvous::in_process(world_size, std::chrono::seconds(20));
+  auto all = ftrun::Rendezvous::make_in_process(world_size, std::chrono::seconds(20));
   std::vector<std::string> failures(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -27,7 +27,7 @@ inline std::vector<std::string> run_ranks(int world_size,
   return failures;
 }
 
-inline std::vector<int> everyone(int world_size) {
+inline std::vector<int> all_ranks(int world_size) {
   std::vector<int> ranks;
   for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
   return ranks;
@@ -37,6 +37,6 @@ inline std::vector<int> everyone(int world_size) {
 inline std::unique_ptr<ftrun::Communicator> open_world(
     ftrun::Rendezvous& rendezvous, ftrun::CommBackend backend,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  return ftrun::open_communicator(rendezvous, "world", everyone(rendezvous.world_size()),
+  return ftrun::open_communicator(rendezvous, "world", all_ranks(rendezvous.world_size()),
                                   {.backend = backend, .timeout = timeout});
 }

@@ -33,7 +33,8 @@ std::vector<float> many_floats() {
 }
 
 template <typename From, typename To>
-std::vector<To> converted(void (*convert)(const From*, To*, int64_t), const std::vector<From>& in) {
+std::vector<To> convert_all(void (*convert)(const From*, To*, int64_t),
+                            const std::vector<From>& in) {
   std::vector<To> out(in.size());
   convert(in.data(), out.data(), static_cast<int64_t>(in.size()));
   return out;
@@ -44,7 +45,7 @@ bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-uint16_t f16(float value) {
+uint16_t f16_bits(float value) {
   uint16_t bits = 0;
   scalar_half_float_conversions().narrow_f16(&value, &bits, 1);
   return bits;
@@ -80,11 +81,14 @@ TEST_CASE("every CPU converts 16-bit floats to the same bits") {
   const HalfFloatConversions& fast = half_float_conversions();
   const HalfFloatConversions& plain = scalar_half_float_conversions();
   const std::vector<uint16_t> patterns = every_pattern();
-  REQUIRE(equal_bits(converted(fast.widen_f16, patterns), converted(plain.widen_f16, patterns)));
-  REQUIRE(equal_bits(converted(fast.widen_bf16, patterns), converted(plain.widen_bf16, patterns)));
+  REQUIRE(
+      equal_bits(convert_all(fast.widen_f16, patterns), convert_all(plain.widen_f16, patterns)));
+  REQUIRE(
+      equal_bits(convert_all(fast.widen_bf16, patterns), convert_all(plain.widen_bf16, patterns)));
   const std::vector<float> floats = many_floats();
-  REQUIRE(equal_bits(converted(fast.narrow_f16, floats), converted(plain.narrow_f16, floats)));
-  REQUIRE(equal_bits(converted(fast.narrow_bf16, floats), converted(plain.narrow_bf16, floats)));
+  REQUIRE(equal_bits(convert_all(fast.narrow_f16, floats), convert_all(plain.narrow_f16, floats)));
+  REQUIRE(
+      equal_bits(convert_all(fast.narrow_bf16, floats), convert_all(plain.narrow_bf16, floats)));
 }
 
 TEST_CASE("ranges of any length and alignment are converted completely, and nothing outside them") {
@@ -108,16 +112,16 @@ TEST_CASE("ranges of any length and alignment are converted completely, and noth
 }
 
 TEST_CASE("fp16 rounds to nearest even, overflows to infinity and keeps a NaN's sign") {
-  REQUIRE(f16(65504.0F) == 0x7BFF);
-  REQUIRE(f16(65519.99F) == 0x7BFF);
-  REQUIRE(f16(65520.0F) == 0x7C00);
-  REQUIRE(f16(1 + 0x1p-11F) == 0x3C00);
-  REQUIRE(f16(1 + 3 * 0x1p-11F) == 0x3C02);
-  REQUIRE(f16(0x1p-24F) == 0x0001);
-  REQUIRE(f16(0x1p-25F) == 0x0000);
-  REQUIRE(f16(3 * 0x1p-25F) == 0x0002);
-  REQUIRE(f16(-std::numeric_limits<float>::quiet_NaN()) == 0xFE00);
-  REQUIRE(f16(std::numeric_limits<float>::quiet_NaN()) == 0x7E00);
+  REQUIRE(f16_bits(65504.0F) == 0x7BFF);
+  REQUIRE(f16_bits(65519.99F) == 0x7BFF);
+  REQUIRE(f16_bits(65520.0F) == 0x7C00);
+  REQUIRE(f16_bits(1 + 0x1p-11F) == 0x3C00);
+  REQUIRE(f16_bits(1 + 3 * 0x1p-11F) == 0x3C02);
+  REQUIRE(f16_bits(0x1p-24F) == 0x0001);
+  REQUIRE(f16_bits(0x1p-25F) == 0x0000);
+  REQUIRE(f16_bits(3 * 0x1p-25F) == 0x0002);
+  REQUIRE(f16_bits(-std::numeric_limits<float>::quiet_NaN()) == 0xFE00);
+  REQUIRE(f16_bits(std::numeric_limits<float>::quiet_NaN()) == 0x7E00);
 }
 
 TEST_CASE("sums of 16-bit floats are those of PyTorch's conversions, bit for bit") {

@@ -75,7 +75,7 @@ std::string with_other_port(std::string address, int step) {
 
 /// Returns the error of rank 0 in a group over Gloo whose other rank gives its address and then
 /// disappears.
-std::string connecting_alone(int step) {
+std::string error_of_connecting_alone(int step) {
   const std::string name = cat("group", step);
   return run_ranks(2, [&](Rendezvous& rendezvous) {
     if (rendezvous.rank() == 0) {
@@ -97,7 +97,8 @@ TEST_CASE(
     "a member lost between giving its address and connecting is not waited for to the end of "
     "the time limit") {
   // One of two ranks connects and the other accepts; which one, follows from their ports.
-  const std::vector<std::string> messages{connecting_alone(-1), connecting_alone(1)};
+  const std::vector<std::string> messages{error_of_connecting_alone(-1),
+                                          error_of_connecting_alone(1)};
   const auto waited = [](const std::string& text) {
     return text.starts_with(
         "rank 0 lost a peer in barrier #0 (connecting over Gloo) of group group");
@@ -111,7 +112,7 @@ TEST_CASE(
 }
 
 TEST_CASE("an exchange names the ranks that did not come") {
-  auto all = Rendezvous::in_process(3, 300ms);
+  auto all = Rendezvous::make_in_process(3, 300ms);
   REQUIRE_THROWS_WITH(
       all[1]->all_gather_text("program", "x"),
       Catch::StartsWith("rank 1 waited ") &&
@@ -121,7 +122,7 @@ TEST_CASE("an exchange names the ranks that did not come") {
 
 TEST_CASE("each of many ranks names those that did not come") {
   constexpr int kWorld = 40;
-  auto all = Rendezvous::in_process(kWorld, 1500ms);
+  auto all = Rendezvous::make_in_process(kWorld, 1500ms);
   std::vector<std::string> heard(kWorld);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kWorld; ++rank)
@@ -141,7 +142,7 @@ TEST_CASE("each of many ranks names those that did not come") {
 }
 
 TEST_CASE("each of many ranks names a first rank that did not come") {
-  auto all = Rendezvous::in_process(40, 300ms);
+  auto all = Rendezvous::make_in_process(40, 300ms);
   REQUIRE_THROWS_WITH(all[1]->all_gather_text("program", "x"),
                       Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
 }
@@ -149,7 +150,7 @@ TEST_CASE("each of many ranks names a first rank that did not come") {
 TEST_CASE("ranks whose groups differ say so in messages that do not grow with the group") {
   const auto failures = run_ranks(20, [](Rendezvous& rendezvous) {
     const auto backend = rendezvous.rank() == 3 ? CommBackend::kGloo : CommBackend::kSharedMemory;
-    open_communicator(rendezvous, "world", everyone(20), {.backend = backend, .timeout = 20s});
+    open_communicator(rendezvous, "world", all_ranks(20), {.backend = backend, .timeout = 20s});
   });
   for (const std::string& failure : failures) {
     CHECK_THAT(failure, Catch::Contains(" opens group world of 20 ranks 0..19 ("));
@@ -167,8 +168,8 @@ struct StoreUse {
 };
 
 /// Runs ranks that meet in a store that rank 0 serves. Returns each rank's error, "" for none.
-std::vector<std::string> run_met(int world_size, std::chrono::milliseconds heartbeat,
-                                 const std::function<void(Rendezvous&)>& body) {
+std::vector<std::string> run_over_store(int world_size, std::chrono::milliseconds heartbeat,
+                                        const std::function<void(Rendezvous&)>& body) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
   std::vector<std::string> failures(static_cast<size_t>(world_size));
@@ -193,13 +194,13 @@ std::vector<std::string> run_met(int world_size, std::chrono::milliseconds heart
 
 StoreUse store_use_of(int world_size) {
   StoreUse use;
-  const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(world_size, 20s, [&](Rendezvous& rendezvous) {
     // The keys are long, so that a rank that waits for many keys has to send all of them.
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.all_gather_text(key, std::string(64, 'x'));
     rendezvous.all_gather_text("once", std::string(64, 'y'));
     if (rendezvous.rank() == 0)
-      use = {rendezvous.server()->peak_bytes(), rendezvous.server()->keys()};
+      use = {rendezvous.server()->peak_bytes(), rendezvous.server()->stored_keys()};
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
   return use;
@@ -216,10 +217,10 @@ struct GroupUse {
 /// Opens a group of all ranks, and one of each half.
 GroupUse group_use_of(int world_size) {
   GroupUse use;
-  const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(world_size, 20s, [&](Rendezvous& rendezvous) {
     rendezvous.all_gather_text("begin", "");
     const StoreServer* const server = rendezvous.server();
-    const int64_t before = server != nullptr ? server->requests() : 0;
+    const int64_t before = server != nullptr ? server->answered_requests() : 0;
     const int half = rendezvous.rank() / (world_size / 2);
     std::vector<int> beside(static_cast<size_t>(world_size / 2));
     std::iota(beside.begin(), beside.end(), half * world_size / 2);
@@ -228,7 +229,7 @@ GroupUse group_use_of(int world_size) {
         open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
     rendezvous.all_gather_text("opened", "");
     if (server != nullptr)
-      use = {server->keys(), server->stored_bytes(), server->requests() - before};
+      use = {server->stored_keys(), server->stored_bytes(), server->answered_requests() - before};
     rendezvous.all_gather_text("counted", "");
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
@@ -274,7 +275,7 @@ TEST_CASE(
   constexpr size_t kEach = 24 << 20;
   REQUIRE(3 * kEach > kMaxRequestBytes);
   int64_t keys = 0;
-  const auto failures = run_met(3, 1s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(3, 1s, [&](Rendezvous& rendezvous) {
     {
       const auto texts = rendezvous.all_gather_text(
           "records", std::string(kEach, static_cast<char>('a' + rendezvous.rank())));
@@ -285,7 +286,7 @@ TEST_CASE(
     // The first exchange removes the texts of all earlier ones.
     rendezvous.all_gather_text("records", "");
     rendezvous.all_gather_text("between", "");
-    if (rendezvous.rank() == 0) keys = rendezvous.server()->keys();
+    if (rendezvous.rank() == 0) keys = rendezvous.server()->stored_keys();
   });
   REQUIRE(failures == std::vector<std::string>(3));
   // Heartbeats and the last texts of each exchange are left.
@@ -295,7 +296,7 @@ TEST_CASE(
 TEST_CASE(
     "a first rank whose store refuses the texts of all tells the others, though it lives on") {
   std::vector<std::string> heard(3);
-  const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
         exchange_error(rendezvous, long_key(false), std::string(bytes, 'x'));
@@ -311,7 +312,7 @@ TEST_CASE(
 
 TEST_CASE("a rank whose text the store refuses tells the others, though it lives on") {
   std::vector<std::string> heard(3);
-  const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
         exchange_error(rendezvous, long_key(true), std::string(bytes, 'x'));
@@ -322,7 +323,7 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
 }
 
 TEST_CASE("ranks that arrive after the first one gave up learn it, and do not wait for it") {
-  auto all = Rendezvous::in_process(3, 300ms, 20ms);
+  auto all = Rendezvous::make_in_process(3, 300ms, 20ms);
   const std::string first = exchange_error(*all[0], "program", "x", WaitPolicy::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
                         Catch::EndsWith("s for \"program\": ranks 1, 2 did not arrive in time"));
@@ -333,7 +334,7 @@ TEST_CASE("ranks that arrive after the first one gave up learn it, and do not wa
 TEST_CASE(
     "a group that is complete at the timeout waits a moment for its texts, and then says "
     "what it lacks") {
-  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  auto all = Rendezvous::make_in_process(2, 300ms, 20ms);
   write_text_of(*all[0], "program", 0);
   std::thread first([&] {
     std::this_thread::sleep_for(800ms);
@@ -349,7 +350,7 @@ TEST_CASE(
 
 TEST_CASE("ranks that have come since a list of absent ranks was made are not taken for absent") {
   constexpr int kWorld = 40;
-  auto all = Rendezvous::in_process(kWorld, 300ms, 20ms);
+  auto all = Rendezvous::make_in_process(kWorld, 300ms, 20ms);
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 5) write_text_of(*all[0], "program", rank);
   report_absent(*all[0], "program", "7");
@@ -364,15 +365,15 @@ TEST_CASE(
   constexpr int kWorld = 72;
   std::atomic<int64_t> before = 0, after = 0;
   std::atomic<const StoreServer*> server = nullptr;
-  const auto failures = run_met(kWorld, 20s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_over_store(kWorld, 20s, [&](Rendezvous& rendezvous) {
     if (rendezvous.rank() == 0) server = rendezvous.server();
     rendezvous.all_gather_text("begin", "");
-    if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
+    if (rendezvous.rank() == 0) before = rendezvous.server()->answered_requests();
     // The first rank connects, but does not report who is absent.
     if (rendezvous.rank() == 0) write_text_of(rendezvous, "late", 0);
     if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
       std::this_thread::sleep_for(1500ms);
-    if (rendezvous.rank() == kWorld - 1) after = server.load()->requests();
+    if (rendezvous.rank() == kWorld - 1) after = server.load()->answered_requests();
     rendezvous.all_gather_text("late", "");
   });
   REQUIRE(failures == std::vector<std::string>(kWorld));
@@ -407,7 +408,7 @@ TEST_CASE(
 }
 
 TEST_CASE("an exchange with WaitPolicy::kWhileAlive waits for live ranks, however long they work") {
-  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  auto all = Rendezvous::make_in_process(2, 300ms, 20ms);
   std::vector<std::string> texts;
   std::thread worker([&] {
     std::this_thread::sleep_for(1500ms);
@@ -419,7 +420,7 @@ TEST_CASE("an exchange with WaitPolicy::kWhileAlive waits for live ranks, howeve
 }
 
 TEST_CASE("an exchange with WaitPolicy::kWhileAlive gives up a rank that shows no sign of life") {
-  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  auto all = Rendezvous::make_in_process(2, 300ms, 20ms);
   all[0].reset();
   REQUIRE_THROWS_WITH(all[1]->all_gather_text("export", "x", WaitPolicy::kWhileAlive),
                       Catch::StartsWith("rank 1 waited ") &&
@@ -427,10 +428,10 @@ TEST_CASE("an exchange with WaitPolicy::kWhileAlive gives up a rank that shows n
 }
 
 TEST_CASE("a posted text is found by any rank at any time") {
-  auto all = Rendezvous::in_process(2);
-  REQUIRE_FALSE(all[1]->find("stop").has_value());
-  all[0]->post("stop", "rank 0: disk full");
-  REQUIRE(all[1]->find("stop") == "rank 0: disk full");
+  auto all = Rendezvous::make_in_process(2);
+  REQUIRE_FALSE(all[1]->find_text("stop").has_value());
+  all[0]->post_text("stop", "rank 0: disk full");
+  REQUIRE(all[1]->find_text("stop") == "rank 0: disk full");
 }
 
 TEST_CASE("ranks meet over TCP, on a socket bound to one address") {

@@ -39,8 +39,8 @@ class OpenWatch {
 TEST_CASE("a peer's memory is mapped from the file that the peer names") {
   const CommBuffer buffer = allocate_shared(64 << 10);
   std::memset(buffer.as<>() + 5000, 7, 3);
-  PeerMemory memory(own_identity());
-  const std::byte* mapped = memory.at(shared_location_of(buffer.as<>() + 5000, 3));
+  PeerMemory memory(read_own_identity());
+  const std::byte* mapped = memory.map(shared_location_of(buffer.as<>() + 5000, 3));
   CHECK(mapped != buffer.as<>() + 5000);
   CHECK(std::memcmp(mapped, buffer.as<>() + 5000, 3) == 0);
 }
@@ -62,8 +62,8 @@ TEST_CASE("dropping a range of a peer's memory also drops the pages that the ker
   constexpr int64_t kBytes = 256 << 10;
   const CommBuffer buffer = allocate_shared(kBytes);
   std::memset(buffer.as<>(), 7, kBytes);
-  PeerMemory memory(own_identity());
-  std::byte* const mapped = memory.at(shared_location_of(buffer.data(), kBytes));
+  PeerMemory memory(read_own_identity());
+  std::byte* const mapped = memory.map(shared_location_of(buffer.data(), kBytes));
   for (const int64_t at : {int64_t{0}, int64_t{100000}, kBytes - 1}) {
     CHECK(std::to_integer<int>(*static_cast<volatile std::byte*>(mapped + at)) == 7);
     CHECK(mapped_pages(mapped, kBytes) > 0);
@@ -83,10 +83,10 @@ TEST_CASE("a pipe or another file that has the number of a peer's freed memory i
   struct stat status {};
   REQUIRE(::fstat(other.get(), &status) == 0);
   OpenWatch watch(path);
-  PeerMemory memory(own_identity());
+  PeerMemory memory(read_own_identity());
   // The file's inode number may happen to be the one that the memory had.
   const uint64_t inode = pipe ? status.st_ino : status.st_ino + 1;
-  CHECK_THROWS_AS(memory.at({inode, 4096, 0, other.get()}), Error);
+  CHECK_THROWS_AS(memory.map({inode, 4096, 0, other.get()}), Error);
   CHECK_FALSE(watch.opened());
   CHECK(OwnedFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)));
   CHECK(watch.opened());

@@ -15,9 +15,9 @@
 namespace ftrun {
 namespace {
 
-/// Pair holds the two connected sockets of a TCP connection over the loopback interface.
-struct Pair {
-  Pair() {
+/// SocketPair holds the two connected sockets of a TCP connection over the loopback interface.
+struct SocketPair {
+  SocketPair() {
     const OwnedFd listener(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -35,31 +35,31 @@ struct Pair {
   OwnedFd one, other;
 };
 
-void move(const OwnedFd& from, const OwnedFd& to, size_t bytes) {
+void send_and_receive(const OwnedFd& from, const OwnedFd& to, size_t bytes) {
   std::vector<char> data(bytes);
   REQUIRE(::send(from.get(), data.data(), bytes, 0) == static_cast<ssize_t>(bytes));
   REQUIRE(::recv(to.get(), data.data(), bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes));
 }
 
 TEST_CASE("the kernel's byte counts of this process's connections are read") {
-  const std::set<OpenSocket> before = tcp_connections();
-  Pair pair;
+  const std::set<OpenSocket> before = list_tcp_connections();
+  SocketPair pair;
   std::set<OpenSocket> opened;
-  std::ranges::set_difference(tcp_connections(), before, std::inserter(opened, opened.end()));
+  std::ranges::set_difference(list_tcp_connections(), before, std::inserter(opened, opened.end()));
   REQUIRE(opened.size() == 2);  // neither the listener nor earlier connections
-  REQUIRE(received_bytes(opened) == 0);
-  move(pair.one, pair.other, 30'000);
-  REQUIRE(received_bytes(opened) == 30'000);
-  move(pair.other, pair.one, 7);
-  REQUIRE(received_bytes(opened) == 30'007);
+  REQUIRE(count_received_bytes(opened) == 0);
+  send_and_receive(pair.one, pair.other, 30'000);
+  REQUIRE(count_received_bytes(opened) == 30'000);
+  send_and_receive(pair.other, pair.one, 7);
+  REQUIRE(count_received_bytes(opened) == 30'007);
   // A reused descriptor number is another connection.
   const int number = pair.one.get();
   pair.one.reset();
   pair.other.reset();
-  Pair next;
+  SocketPair next;
   REQUIRE((next.one.get() == number || next.other.get() == number));
-  move(next.one, next.other, 500);
-  REQUIRE(received_bytes(opened) == 0);
+  send_and_receive(next.one, next.other, 500);
+  REQUIRE(count_received_bytes(opened) == 0);
 }
 
 }  // namespace

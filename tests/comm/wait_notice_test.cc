@@ -20,7 +20,7 @@ class WaitNotices {
  public:
   explicit WaitNotices(const std::string& kind) : kind_(kind) {}
   WaitNoticeOptions options(std::chrono::milliseconds first = 40ms) {
-    return {.first = first, .every = 20ms, .say = [this](const std::string& line) {
+    return {.first_delay = first, .interval = 20ms, .report = [this](const std::string& line) {
               if (!std::regex_search(line, kind_)) return;
               const std::lock_guard lock(mutex_);
               lines_.push_back(line);
@@ -48,7 +48,7 @@ class WaitNotices {
 std::vector<std::string> notices_of(int world_size, const std::string& kind,
                                     const std::function<void(Rendezvous&, WaitNotices&)>& body) {
   WaitNotices notices(kind);
-  auto all = Rendezvous::in_process(world_size, 60s, 10ms, notices.options());
+  auto all = Rendezvous::make_in_process(world_size, 60s, 10ms, notices.options());
   std::vector<std::thread> threads;
   for (auto& rendezvous : all) threads.emplace_back([&] { body(*rendezvous, notices); });
   for (std::thread& thread : threads) thread.join();

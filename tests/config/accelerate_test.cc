@@ -14,7 +14,7 @@ namespace {
 const std::string kFolder = testing::source_dir() + "/tests/config/accelerate/";
 
 Lines problems_in(const std::string& file) {
-  Lines lines = texts(load_config({kFolder + file}).problems);
+  Lines lines = problem_texts(load_config({kFolder + file}).problems);
   for (std::string& line : lines) {
     const size_t at = line.find(kFolder);
     if (at == 0) line.erase(0, kFolder.size());
@@ -95,7 +95,7 @@ TEST_CASE("an Accelerate file and the config it names must agree") {
           "directory nor in this file's folder\n"
           "  remedy: correct the path, or pass that DeepSpeed config with --config instead of this "
           "file"});
-  const Lines contradiction = texts(load_config({kFolder + "contradiction.yaml"}).problems);
+  const Lines contradiction = problem_texts(load_config({kFolder + "contradiction.yaml"}).problems);
   REQUIRE(contradiction.size() == 1);
   CHECK(contradiction[0] ==
         kFolder +

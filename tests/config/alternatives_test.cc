@@ -16,9 +16,9 @@ const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 Lines messages_of(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
   const ResolvedConfig resolution = resolve(loaded.written, {.world_size = 4});
-  CHECK(texts(resolution.problems) == Lines{});
+  CHECK(problem_texts(resolution.problems) == Lines{});
   if (resolved != nullptr) *resolved = resolution.config;
-  return texts(loaded.problems);
+  return problem_texts(loaded.problems);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ TEST_CASE("a config that a run has written can be set in either name") {
   const WrittenConfig again =
       written_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
   const ResolvedConfig resolution = resolve(again, {});
-  CHECK(texts(resolution.problems) == Lines{});
+  CHECK(problem_texts(resolution.problems) == Lines{});
   CHECK(resolution.config.optimizer.lr == 0.25);
   CHECK(resolution.config.train.steps == 3);
 }

@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 
 const std::string kTable = testing::source_dir() + "/tests/config/corpus_differences.tsv";
 
-std::string content(const std::string& path) {
+std::string file_text(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -49,7 +49,7 @@ ResolveContext oracle_context(const Json& entry) {
   return context;
 }
 
-std::string lower(std::string_view text) {
+std::string to_lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(),
                  [](unsigned char c) { return std::tolower(c); });
@@ -57,7 +57,7 @@ std::string lower(std::string_view text) {
 }
 
 // Returns the name of a device; "none" stands for an absent section too.
-Json device(OffloadDevice d) {
+Json device_json(OffloadDevice d) {
   return std::string(name_of(d));
 }
 Json oracle_value(const std::string& key, const Json& value) {
@@ -76,11 +76,11 @@ Json our_values(const Config& c) {
       {"fp16", c.fp16.enabled},
       {"bf16", c.bf16.enabled},
       {"gradient_clipping", c.gradient_clipping},
-      {"optimizer", written("optimizer.type") ? Json(lower(name_of(c.optimizer.type))) : Json()},
+      {"optimizer", written("optimizer.type") ? Json(to_lower(name_of(c.optimizer.type))) : Json()},
       {"scheduler",
        written("scheduler.type") ? Json(std::string(name_of(c.scheduler.type))) : Json()},
-      {"offload_optimizer", device(c.zero.offload_optimizer.device)},
-      {"offload_param", device(c.zero.offload_param.device)},
+      {"offload_optimizer", device_json(c.zero.offload_optimizer.device)},
+      {"offload_param", device_json(c.zero.offload_param.device)},
       {"overlap_comm", c.zero.overlap_comm},
       {"reduce_bucket_size", c.zero.reduce_bucket_size},
       {"allgather_bucket_size", c.zero.allgather_bucket_size},
@@ -105,14 +105,14 @@ bool is_same_value(const Json& a, const Json& b) {
 // A row holds: file, what differs, ftrun's value, DeepSpeed's value.
 using Row = std::vector<std::string>;
 
-std::vector<std::string> features(const ResolvedConfig& resolved) {
+std::vector<std::string> missing_features(const ResolvedConfig& resolved) {
   std::vector<std::string> all;
   for (const UnsupportedRequest& gap : resolved.unsupported) all.push_back(gap.feature);
   std::sort(all.begin(), all.end());
   return all;
 }
 
-std::vector<Row> differences(const std::string& folder, const Json& entry) {
+std::vector<Row> list_differences(const std::string& folder, const Json& entry) {
   const std::string file = entry.at("file");
   const LoadResult loaded = load_config({folder + "/" + file});
   const ResolvedConfig resolved = resolve(loaded.written, oracle_context(entry));
@@ -124,7 +124,7 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
   // DeepSpeed supports everything that its configs ask for.
   if (ours && !resolved.unsupported.empty())
     rows.push_back(
-        {file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
+        {file, "capability", cat("not yet: ", join(missing_features(resolved), "; ")), "has it"});
   if (!ours || !theirs) return rows;
   const Json values = our_values(resolved.config);
   for (const auto& [key, value] : values.items()) {
@@ -137,7 +137,7 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
 // Returns the table's rows with their reasons. Lines that begin with "#" are comments.
 std::map<Row, std::string> reviewed_differences() {
   std::map<Row, std::string> rows;
-  for (const std::string& line : split(content(kTable), '\n')) {
+  for (const std::string& line : split(file_text(kTable), '\n')) {
     if (line.empty() || line[0] == '#') continue;
     const std::vector<std::string> cells = split(line, '\t');
     REQUIRE(cells.size() == 5);
@@ -152,12 +152,12 @@ TEST_CASE(
     "real JSON configs get DeepSpeed's verdict and values and run, or a reviewed reason why not",
     "[.needs-reference]") {
   const std::string folder = corpus_folder();
-  const Json oracle = Json::parse(content(folder + "/oracle.json"));
+  const Json oracle = Json::parse(file_text(folder + "/oracle.json"));
   REQUIRE(oracle.size() == 191);
   std::map<Row, std::string> expected = reviewed_differences();
   std::string unlisted;
   for (const Json& entry : oracle)
-    for (const Row& row : differences(folder, entry)) {
+    for (const Row& row : list_differences(folder, entry)) {
       const auto it = expected.find(row);
       if (it == expected.end())
         unlisted += join(row, "\t") + "\t?\n";

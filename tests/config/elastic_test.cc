@@ -13,7 +13,8 @@ namespace {
 
 // Returns what a config with elasticity resolves to on a number of ranks: the batch, or the first
 // error.
-std::string elastic(const std::string& keys, int64_t ranks, const std::string& more = "") {
+std::string elastic_batch_text(const std::string& keys, int64_t ranks,
+                               const std::string& more = "") {
   const ResolvedConfig r = resolve(written_of("elasticity: {enabled: true, " + keys + "}\n" + more),
                                    {.world_size = ranks});
   for (const Problem& p : r.problems)
@@ -69,8 +70,9 @@ TEST_CASE("elasticity chooses the batch that suits the most numbers of ranks") {
   const ElasticBatch chosen = choose_elastic_batch(e);
   REQUIRE(chosen.train_batch == 9792);
   REQUIRE(chosen.data_ranks.size() == 23);
-  REQUIRE(elastic(kBig, 64) == "T9792 m17 g9");
-  REQUIRE(elastic("max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3, 7], version: 0.1", 4) ==
+  REQUIRE(elastic_batch_text(kBig, 64) == "T9792 m17 g9");
+  REQUIRE(elastic_batch_text(
+              "max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3, 7], version: 0.1", 4) ==
           "T24 m3 g2");
 }
 
@@ -100,13 +102,13 @@ TEST_CASE("version 0.2 of elasticity counts whole machines") {
   const std::string keys =
       "max_train_batch_size: 64, micro_batch_sizes: [4, 8], min_gpus: 16, max_gpus: 16, "
       "num_gpus_per_node: 8";
-  REQUIRE(elastic(keys, 16) == "T64 m4 g1");
-  REQUIRE(elastic(keys, 16, "parallel: {tensor: 2}") == "T64 m8 g1");
-  REQUIRE(elastic(keys, 16, "parallel: {tensor: 4}") == "T64 m8 g2");
+  REQUIRE(elastic_batch_text(keys, 16) == "T64 m4 g1");
+  REQUIRE(elastic_batch_text(keys, 16, "parallel: {tensor: 2}") == "T64 m8 g1");
+  REQUIRE(elastic_batch_text(keys, 16, "parallel: {tensor: 4}") == "T64 m8 g2");
 }
 
 TEST_CASE("ranks outside the list are refused by version 0.1 and get their own batch by 0.2") {
-  REQUIRE(elastic(kBig, 128) ==
+  REQUIRE(elastic_batch_text(kBig, 128) ==
           "c.yaml:1:23: error: elasticity: 128 data-parallel ranks cannot share train_batch_size "
           "9792 (it suits 32, 34, 36, 48, 51, 64, 68, 72, 96, 102, 136, 144, 153, 192, 204, 272, "
           "288, 306, 408, 576, 612, 816, 1224)\n"
@@ -115,14 +117,14 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
   const std::string small = "max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3]";
   const ResolvedConfig r =
       resolve(written_of("elasticity: {enabled: true, " + small + "}"), {.world_size = 7});
-  REQUIRE(texts(r.problems) ==
+  REQUIRE(problem_texts(r.problems) ==
           Lines{"c.yaml:1:23: notice: elasticity: 7 data-parallel ranks cannot share "
                 "train_batch_size 24 (it suits 1, 2, 3, 4, 6, 8, 12, 24); as in DeepSpeed, "
                 "version 0.2 then uses train_batch_size 28 for this number of ranks only"});
   REQUIRE(r.config.train_batch_size == 28);
   REQUIRE(r.config.train_micro_batch_size_per_gpu == 2);
   REQUIRE(r.config.gradient_accumulation_steps == 2);
-  REQUIRE(elastic(small, 40) ==
+  REQUIRE(elastic_batch_text(small, 40) ==
           "c.yaml:1:23: error: elasticity: 40 data-parallel ranks cannot share train_batch_size 24 "
           "(it suits 1, 2, 3, 4, 6, 8, 12, 24)\n"
           "  remedy: start one of these numbers of ranks, or change max_train_batch_size or "
@@ -131,44 +133,45 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
 
 TEST_CASE("contradictory keys of elasticity are explained") {
   const std::string both = "max_train_batch_size: 16, micro_batch_sizes: [2, 4]";
-  REQUIRE(elastic("max_train_batch_size: 16", 1) ==
+  REQUIRE(elastic_batch_text("max_train_batch_size: 16", 1) ==
           "c.yaml:1:1: error: elasticity needs micro_batch_sizes when it is enabled\n"
           "  remedy: write elasticity.micro_batch_sizes");
-  REQUIRE(elastic("max_train_batch_size: 3, micro_batch_sizes: [2, 4]", 1) ==
+  REQUIRE(elastic_batch_text("max_train_batch_size: 3, micro_batch_sizes: [2, 4]", 1) ==
           "c.yaml:1:73: error: micro-batch 4 × 1 data-parallel rank is more than "
           "elasticity.max_train_batch_size 3\n"
           "  remedy: raise max_train_batch_size or remove that micro-batch size");
-  REQUIRE(elastic(both + ", version: 0.15", 1) ==
+  REQUIRE(elastic_batch_text(both + ", version: 0.15", 1) ==
           "c.yaml:1:91: error: elasticity.version: expected 0.1 or 0.2, found 0.15\n"
           "  remedy: use 0.2");
-  REQUIRE(elastic(both + ", min_gpus: 9, max_gpus: 8", 1) ==
+  REQUIRE(elastic_batch_text(both + ", min_gpus: 9, max_gpus: 8", 1) ==
           "c.yaml:1:92: error: elasticity.min_gpus 9 > max_gpus 8\n"
           "  remedy: swap min_gpus and max_gpus");
-  REQUIRE(elastic(both + ", version: 0.1", 2, "parallel: {tensor: 2}") ==
+  REQUIRE(elastic_batch_text(both + ", version: 0.1", 2, "parallel: {tensor: 2}") ==
           "c.yaml:1:91: error: elasticity.version 0.1 does not support model parallelism, and 2 "
           "ranks share "
           "a model\n  remedy: use 0.2");
   REQUIRE(
-      elastic(both + ", num_gpus_per_node: 3", 2, "parallel: {tensor: 2}") ==
+      elastic_batch_text(both + ", num_gpus_per_node: 3", 2, "parallel: {tensor: 2}") ==
       "c.yaml:1:101: error: elasticity.num_gpus_per_node 3 cannot be divided by the 2 ranks that "
       "share a model\n  remedy: write the ranks of a machine");
-  REQUIRE(elastic(both + ", model_parallel_size: 4", 2, "parallel: {tensor: 2}") ==
+  REQUIRE(elastic_batch_text(both + ", model_parallel_size: 4", 2, "parallel: {tensor: 2}") ==
           "c.yaml:1:103: error: elasticity.model_parallel_size 4 contradicts tensor 2\n"
           "  remedy: remove it: it follows from parallel");
   std::string many = "1";
   for (int i = 2; i <= 65; ++i) many += cat(", ", i);
-  REQUIRE(elastic("max_train_batch_size: 100, micro_batch_sizes: [" + many + "]", 1) ==
+  REQUIRE(elastic_batch_text("max_train_batch_size: 100, micro_batch_sizes: [" + many + "]", 1) ==
           "c.yaml:1:75: error: elasticity.micro_batch_sizes holds 65 sizes, more than 64\n"
           "  remedy: keep those that run well");
 }
 
 TEST_CASE("batch keys in addition to elasticity may repeat it, be ignored, or contradict it") {
   const std::string keys = "max_train_batch_size: 8, micro_batch_sizes: [2]";
-  REQUIRE(elastic(keys, 1, "train_batch_size: 8\ngradient_accumulation_steps: 4\n") == "T8 m2 g4");
-  REQUIRE(elastic(keys, 1, "train_batch_size: auto\n") == "T8 m2 g4");
-  REQUIRE(elastic(keys + ", ignore_non_elastic_batch_info: true", 2, "train_batch_size: 6\n") ==
-          "T8 m2 g2");
-  REQUIRE(elastic(keys, 2, "train_micro_batch_size_per_gpu: 4\n")
+  REQUIRE(elastic_batch_text(keys, 1, "train_batch_size: 8\ngradient_accumulation_steps: 4\n") ==
+          "T8 m2 g4");
+  REQUIRE(elastic_batch_text(keys, 1, "train_batch_size: auto\n") == "T8 m2 g4");
+  REQUIRE(elastic_batch_text(keys + ", ignore_non_elastic_batch_info: true", 2,
+                             "train_batch_size: 6\n") == "T8 m2 g2");
+  REQUIRE(elastic_batch_text(keys, 2, "train_micro_batch_size_per_gpu: 4\n")
               .ends_with("remedy: remove the batch keys, or write "
                          "elasticity.ignore_non_elastic_batch_info: true"));
 }
@@ -177,7 +180,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   const auto shares = [](const std::string& keys, int64_t ranks) {
     std::vector<std::string> out;
     for (const BatchShare& share :
-         shares_of_fewer_ranks(resolve(written_of(keys), {.world_size = ranks}).config))
+         list_shares_of_fewer_ranks(resolve(written_of(keys), {.world_size = ranks}).config))
       out.push_back(cat("d", share.data_ranks, " m", share.micro_batch, " g", share.accumulation));
     return join(out, ", ");
   };
@@ -205,18 +208,20 @@ TEST_CASE("a run of as few ranks as elastic.min_ranks reports that no rank can b
   const ResolvedConfig r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
-      texts(r.problems) ==
+      problem_texts(r.problems) ==
       Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run, so no rank can "
             "be removed"});
-  REQUIRE(shares_of_fewer_ranks(r.config).empty());
+  REQUIRE(list_shares_of_fewer_ranks(r.config).empty());
 }
 
 TEST_CASE("extreme keys of elasticity are resolved or refused at once") {
-  REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [9223372036854775807, 1]", 1)
+  REQUIRE(elastic_batch_text(
+              "max_train_batch_size: 9e18, micro_batch_sizes: [9223372036854775807, 1]", 1)
               .starts_with("c.yaml:1:76: error: micro-batch 9223372036854775807 × 1"));
-  REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [4000000000000000000, 3], "
-                  "max_gpus: 65536",
-                  1) == "T2162160 m3 g720720");
+  REQUIRE(
+      elastic_batch_text("max_train_batch_size: 9e18, micro_batch_sizes: [4000000000000000000, 3], "
+                         "max_gpus: 65536",
+                         1) == "T2162160 m3 g720720");
 }
 
 }  // namespace ftrun

@@ -33,13 +33,13 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
   for (const auto& [name, path] : examples()) {
     INFO(path.string());
     const LoadResult loaded = load_config({path});
-    REQUIRE(texts(loaded.problems) == Lines{});
+    REQUIRE(problem_texts(loaded.problems) == Lines{});
     const RankCount count = count_ranks(loaded.written, {}, {});
-    REQUIRE(texts(count.problems) == Lines{});
+    REQUIRE(problem_texts(count.problems) == Lines{});
     REQUIRE(count.ranks == ranks_of(name));
     const ResolvedConfig r = resolve(
         loaded.written, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
-    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(problem_texts(r.problems) == Lines{});
     REQUIRE(r.config.output_dir == "runs/" + name);
     REQUIRE(r.unsupported.empty());
     // 2 tensor ranks divide the heads of one model, but not those of the other.

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// Returns the texts of problems, in order.
-std::vector<std::string> texts(const std::vector<Problem>& problems);
+std::vector<std::string> problem_texts(const std::vector<Problem>& problems);
 
 /// Returns the problems of a config text that is read under this name.
 std::vector<std::string> problems_of(const std::string& name, const std::string& text,

@@ -18,14 +18,14 @@ namespace {
 ConfigNode read(const std::string& text, std::vector<std::string> expected = {}) {
   Problems problems;
   ConfigNode node = read_json("c.json", text, problems);
-  REQUIRE(texts(problems.all()) == expected);
+  REQUIRE(problem_texts(problems.all()) == expected);
   return node;
 }
 
-std::vector<std::string> faults(const std::string& text) {
+std::vector<std::string> json_faults(const std::string& text) {
   Problems problems;
   read_json("c.json", text, problems);
-  return texts(problems.all());
+  return problem_texts(problems.all());
 }
 
 // Converts a node to nlohmann/json's representation.
@@ -89,7 +89,7 @@ TEST_CASE("a JSON reader reads every kind of number and escape") {
 }
 
 TEST_CASE("a JSON reader reports where a key is written twice, at any depth") {
-  REQUIRE(faults("{\"a\": {\"x\": 1,\n \"x\": 2}, \"b\": 1, \"b\": 1}") ==
+  REQUIRE(json_faults("{\"a\": {\"x\": 1,\n \"x\": 2}, \"b\": 1, \"b\": 1}") ==
           Lines{"c.json:2:2: error: the key \"x\" is written twice (first at line 1)\n"
                 "  remedy: keep one of the two",
                 "c.json:2:19: error: the key \"b\" is written twice (first at line 2)\n"
@@ -98,14 +98,14 @@ TEST_CASE("a JSON reader reports where a key is written twice, at any depth") {
 
 TEST_CASE("a JSON reader names template placeholders once for a file") {
   REQUIRE(
-      faults("{\"a\": CONFIG_X, \"b\": ${zero_stage}, \"c\": CONFIG_X}") ==
+      json_faults("{\"a\": CONFIG_X, \"b\": ${zero_stage}, \"c\": CONFIG_X}") ==
       Lines{"c.json:1:7: error: CONFIG_X is a template placeholder, not a value (so are "
             "${zero_stage})\n"
             "  remedy: fill in the template first; the script that comes with it usually does"});
 }
 
 TEST_CASE("a JSON reader explains each syntax error with its position") {
-  const auto one = [](const std::string& text) { return faults(text).front(); };
+  const auto one = [](const std::string& text) { return json_faults(text).front(); };
   REQUIRE(one("{\"a\": 1 \"b\": 2}") ==
           "c.json:1:9: error: expected ',' or '}', found '\"'\n  remedy: is a comma missing before "
           "it?");
@@ -134,7 +134,7 @@ TEST_CASE("a JSON reader explains each syntax error with its position") {
 
 TEST_CASE("a JSON reader refuses nesting that would exhaust the stack") {
   const std::string deep(100'000, '[');
-  REQUIRE(faults(deep) == Lines{"c.json:1:66: error: nested deeper than 64 levels"});
+  REQUIRE(json_faults(deep) == Lines{"c.json:1:66: error: nested deeper than 64 levels"});
 }
 
 TEST_CASE("a JSON reader stops at what no config holds: keys, values and names without end") {
@@ -143,23 +143,23 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
     keys += cat("\"k", i, "\": 1,\n");
     same += "\"k\": 1,\n";
   }
-  REQUIRE(faults(keys + "}") ==
+  REQUIRE(json_faults(keys + "}") ==
           Lines{"c.json:1002:1: error: this section holds more than 1000 keys: is this a config?"});
-  REQUIRE(faults(same + "}").size() == 1000);  // one key, written twice a thousand times
+  REQUIRE(json_faults(same + "}").size() == 1000);  // one key, written twice a thousand times
   std::string list = "[";
   for (int i = 0; i < 100'000; ++i) list += "1,\n";
-  REQUIRE(faults(list + "]") ==
+  REQUIRE(json_faults(list + "]") ==
           Lines{"c.json:100000:1: error: holds more than 100000 values: is this a config?"});
-  REQUIRE(faults("{\"" + std::string(257, 'k') + "\": 1}") ==
+  REQUIRE(json_faults("{\"" + std::string(257, 'k') + "\": 1}") ==
           Lines{"c.json:1:2: error: this key has 257 bytes; the limit is 256: is this a "
                 "config?"});
 }
 
 TEST_CASE("a JSON reader's messages never contain the value of a secret's key") {
-  REQUIRE(faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
+  REQUIRE(json_faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
           Lines{"c.json:1:33: error: this is not a JSON value\n"
                 "  remedy: write texts in double quotes"});
-  REQUIRE(faults("{\"a_token\": [1], \"b\": hunter2}") ==
+  REQUIRE(json_faults("{\"a_token\": [1], \"b\": hunter2}") ==
           Lines{"c.json:1:23: error: the text hunter2 has no quotes\n  remedy: write \"hunter2\""});
 }
 

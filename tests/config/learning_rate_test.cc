@@ -176,15 +176,15 @@ TEST_CASE("schedules stay at their last rate, except inverse_sqrt") {
       s.total_num_steps = total;
       CAPTURE(traits.name, total);
       for (const int64_t k : {total + 4, total + 100})
-        REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == last_rate(s, optimizer));
+        REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == final_learning_rate(s, optimizer));
     }
   }
   s.type = SchedulerType::kWarmupStableDecay;
-  REQUIRE(last_rate(s, optimizer) == 0.5);
+  REQUIRE(final_learning_rate(s, optimizer) == 0.5);
   s.type = SchedulerType::kWarmupDecayLR;
-  REQUIRE(last_rate(s, optimizer) == 0.0625);
+  REQUIRE(final_learning_rate(s, optimizer) == 0.0625);
   s.type = SchedulerType::kWarmupCosineLR;
-  REQUIRE(last_rate(s, optimizer) == 0.75);
+  REQUIRE(final_learning_rate(s, optimizer) == 0.75);
   s.type = SchedulerType::kInverseSqrt;
   REQUIRE(scheduled_rate(s, optimizer, 9).learning_rate == Approx(0.5));
   REQUIRE(scheduled_rate(s, optimizer, 33).learning_rate == Approx(0.25));

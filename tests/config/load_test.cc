@@ -48,7 +48,7 @@ TEST_CASE("later files override earlier ones and --set overrides all files, key 
       write_temporary_file("second.yaml", "optimizer:\n  params:\n    lr: 1e-4\n");
   const LoadResult loaded = load_config({first, second}, {"train.steps=100", "data.train=[a, b]",
                                                           "optimizer.params.weight_decay=0.1"});
-  REQUIRE(texts(loaded.problems) == Lines{});
+  REQUIRE(problem_texts(loaded.problems) == Lines{});
   const Config config = with_defaults(loaded.written);
   REQUIRE(config.optimizer.lr == 1e-4);
   REQUIRE(config.optimizer.betas[1] == 0.95);
@@ -103,7 +103,9 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
 TEST_CASE("anything but a file of a config's size is refused before it is read") {
   const std::string huge = write_temporary_file("huge.yaml", "");
   std::filesystem::resize_file(huge, uintmax_t{1} << 40);
-  const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
+  const auto refusal = [](const std::string& path) {
+    return problem_texts(load_config({path}).problems);
+  };
   REQUIRE(refusal(huge) == Lines{cat(huge, ": error: ", huge,
                                      ": is 1.00 TiB, larger than the limit of 4.00 MiB\n"
                                      "  remedy: check that the path names the right file")});
@@ -131,14 +133,15 @@ TEST_CASE("no message about a config contains the value of a secret") {
         Lines{"zero_optimization.secret.stage=hunter2"}, Lines{"train.steps={token: hunter2}"}})
     for (const std::string& line : problems_of("c.yaml", secrets, overrides))
       REQUIRE(line.find("hunter2") == std::string::npos);
-  REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
+  REQUIRE(problem_texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems)
+              .back() ==
           "--set train.api_key=(hidden): error: train.api_key: unknown key (did you mean "
           "\"comet.api_key\"?)");
   // A message names a section that was given whole by its key alone, even if it is not well formed.
   for (const std::string value :
        {"={api_key: hunter2}", "={api_key: hunter2", "=[{api_key: hunter2}]",
         ": {api_key: hunter2}", "=api_key: hunter2", "=\n  api_key: hunter2"}) {
-    const Lines problems = texts(load_config({}, {"comet" + value}).problems);
+    const Lines problems = problem_texts(load_config({}, {"comet" + value}).problems);
     INFO(value);
     REQUIRE(problems.size() >= 1);
     for (const std::string& line : problems) REQUIRE(line.find("hunter2") == std::string::npos);
@@ -170,7 +173,7 @@ TEST_CASE("an existing path is not read as a list or map, whatever it begins wit
   const LoadResult loaded =
       load_config({}, {"output_dir=[v2] run/out", "model.path={x}", "data.train=[a, b]"});
   fs::current_path(before);
-  REQUIRE(texts(loaded.problems) == Lines{});
+  REQUIRE(problem_texts(loaded.problems) == Lines{});
   REQUIRE(loaded.written.get<std::string>("output_dir") == "[v2] run/out");
   REQUIRE(loaded.written.get<std::string>("model.path") == "{x}");
   REQUIRE(loaded.written.get<Lines>("data.train") == Lines{"a", "b"});
@@ -179,7 +182,7 @@ TEST_CASE("an existing path is not read as a list or map, whatever it begins wit
 TEST_CASE("an endless override is refused, and its text is shortened in the message") {
   std::string deep = "a";
   for (int i = 0; i < 50'000; ++i) deep += ".a";
-  const Lines problems = texts(load_config({}, {deep + "=1"}).problems);
+  const Lines problems = problem_texts(load_config({}, {deep + "=1"}).problems);
   REQUIRE(problems ==
           Lines{cat("--set ", deep.substr(0, 200), "…: error: nested deeper than 64 levels")});
 }
@@ -188,11 +191,11 @@ TEST_CASE("an override that is not section.key=value is refused") {
   const Lines expected{
       "--set steps: error: expected section.key=value\n"
       "  remedy: write for example --set train.steps=100"};
-  REQUIRE(texts(load_config({}, {"steps"}).problems) == expected);
-  REQUIRE(texts(load_config({}, {"train..steps=1"}).problems) ==
+  REQUIRE(problem_texts(load_config({}, {"steps"}).problems) == expected);
+  REQUIRE(problem_texts(load_config({}, {"train..steps=1"}).problems) ==
           Lines{"--set train..steps=1: error: expected section.key=value\n"
                 "  remedy: write for example --set train.steps=100"});
-  REQUIRE(texts(load_config({}, {"data.train=[a"}).problems).size() >= 1);
+  REQUIRE(problem_texts(load_config({}, {"data.train=[a"}).problems).size() >= 1);
 }
 
 TEST_CASE("all problems of a config are reported at once, by position") {

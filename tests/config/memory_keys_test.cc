@@ -23,13 +23,13 @@ ResolvedConfig resolved_keys(const std::string& text, int64_t ranks = 1) {
   return resolve(written_of(kBatch + text), {.world_size = ranks});
 }
 
-Lines problems(const std::string& text, int64_t ranks = 1) {
-  return texts(resolved_keys(text, ranks).problems);
+Lines memory_problems(const std::string& text, int64_t ranks = 1) {
+  return problem_texts(resolved_keys(text, ranks).problems);
 }
 
 // The only problem of a text, without "c.yaml:".
-std::string problem(const std::string& text, int64_t ranks = 1) {
-  const Lines lines = problems(text, ranks);
+std::string memory_problem(const std::string& text, int64_t ranks = 1) {
+  const Lines lines = memory_problems(text, ranks);
   for (const std::string& line : lines) UNSCOPED_INFO(line);
   REQUIRE(lines.size() == 1);
   return lines.front().substr(lines.front().find(':') + 1);
@@ -70,10 +70,11 @@ TEST_CASE("stage words that mean two keys or contradict each other are explained
       problems_of("c.yaml", "zero_optimization: {stage: 2, sharding_strategy: FULL_SHARD}") ==
       Lines{"c.yaml:1:31: error: zero_optimization.sharding_strategy: set together with \"stage\" "
             "(line 1), which is the same key\n  remedy: keep one of the two"});
-  REQUIRE(problem("zero_optimization: {stage: NO_SHARD}\nparallel: {data_replicate: 2}", 2) ==
-          "3:28: error: data_replicate 2 makes replicas of shards, and ZeRO stage 0 (NO_SHARD) "
-          "shards nothing\n  remedy: set zero_optimization.stage: 1, 2 or 3, or remove "
-          "data_replicate");
+  REQUIRE(
+      memory_problem("zero_optimization: {stage: NO_SHARD}\nparallel: {data_replicate: 2}", 2) ==
+      "3:28: error: data_replicate 2 makes replicas of shards, and ZeRO stage 0 (NO_SHARD) "
+      "shards nothing\n  remedy: set zero_optimization.stage: 1, 2 or 3, or remove "
+      "data_replicate");
 }
 
 TEST_CASE("an absent reuse distance is 0, which is reported, and a written one is kept") {
@@ -124,10 +125,10 @@ TEST_CASE("the key recompute takes a word or a section") {
   REQUIRE(problems_of("c.yaml", "recompute: {every: 0}") ==
           Lines{"c.yaml:1:20: error: recompute.every: expected a whole number of at least 1, found "
                 "0"});
-  REQUIRE(problem("recompute: {every: 2}") ==
+  REQUIRE(memory_problem("recompute: {every: 2}") ==
           "2:20: error: recompute.every 2 selects layers, but recompute.policy is missing\n  "
           "remedy: write recompute.policy: full or selective");
-  REQUIRE(problem("recompute: {policy: none, every: 2}") ==
+  REQUIRE(memory_problem("recompute: {policy: none, every: 2}") ==
           "2:34: notice: recompute.every 2 has no effect with policy none");
 }
 
@@ -135,13 +136,15 @@ TEST_CASE("activation_checkpointing says how to recompute, and does not switch r
   const std::string notice =
       "notice: activation_checkpointing: sets how activations are recomputed but does not enable "
       "it (in DeepSpeed the model's code does)\n  remedy: write recompute: full to use it";
-  REQUIRE(problem("activation_checkpointing: {partition_activations: true}") == "2:1: " + notice);
-  REQUIRE(problem("activation_checkpointing: {cpu_checkpointing: true}") == "2:1: " + notice);
+  REQUIRE(memory_problem("activation_checkpointing: {partition_activations: true}") ==
+          "2:1: " + notice);
+  REQUIRE(memory_problem("activation_checkpointing: {cpu_checkpointing: true}") ==
+          "2:1: " + notice);
   const ResolvedConfig on =
       resolved_keys("recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}");
-  REQUIRE(texts(on.problems) == Lines{});
+  REQUIRE(problem_texts(on.problems) == Lines{});
   REQUIRE(on.config.activation_checkpointing.cpu_checkpointing);
-  REQUIRE(problems("activation_checkpointing: {cpu_checkpointing: false}") == Lines{});
+  REQUIRE(memory_problems("activation_checkpointing: {cpu_checkpointing: false}") == Lines{});
   REQUIRE(problems_of("c.yaml",
                       "activation_checkpointing: {partition_activations: true, profile: true, "
                       "contiguous_memory_optimization: true, number_checkpoints: 4, "
@@ -165,22 +168,22 @@ TEST_CASE("the types of the keys of aio are checked, and null means the default"
   const std::string nvme =
       "zero_optimization: {stage: 1, offload_optimizer: {device: nvme, nvme_path: /n}}\n";
   REQUIRE(
-      problem(nvme + "aio: {block_size: 5000}") ==
+      memory_problem(nvme + "aio: {block_size: 5000}") ==
       "3:19: error: aio.block_size 5000 is not a multiple of 4096, which direct disk access needs\n"
       "  remedy: use 8192");
-  REQUIRE(problems("aio: {block_size: 5000}") == Lines{});
+  REQUIRE(memory_problems("aio: {block_size: 5000}") == Lines{});
 }
 
 TEST_CASE("offload without its stage or path is refused with a remedy") {
-  REQUIRE(problem("zero_optimization: {stage: 2, offload_param: {device: cpu}}") ==
+  REQUIRE(memory_problem("zero_optimization: {stage: 2, offload_param: {device: cpu}}") ==
           "2:55: error: zero_optimization.offload_param: device cpu needs stage 3, found stage 2\n"
           "  remedy: set zero_optimization.stage: 3, or remove offload_param");
   REQUIRE(
-      problem("zero_optimization: {offload_optimizer: {device: cpu}}") ==
+      memory_problem("zero_optimization: {offload_optimizer: {device: cpu}}") ==
       "2:49: error: zero_optimization.offload_optimizer: device cpu needs stage 1, 2 or 3, "
       "found stage 0\n  remedy: set zero_optimization.stage: 1 (on one rank it shards nothing), "
       "or remove offload_optimizer");
-  REQUIRE(problem("zero_optimization: {stage: 1, offload_optimizer: {device: nvme}}") ==
+  REQUIRE(memory_problem("zero_optimization: {stage: 1, offload_optimizer: {device: nvme}}") ==
           "2:59: error: zero_optimization.offload_optimizer: device nvme needs nvme_path\n"
           "  remedy: name a folder on the fastest local disk, for example nvme_path: "
           "/mnt/nvme/ftrun");
@@ -189,21 +192,22 @@ TEST_CASE("offload without its stage or path is refused with a remedy") {
                 "from 0 to 1, found 1.5"});
   for (const int stage : {1, 2, 3})
     for (const char* device : {"cpu", "nvme, nvme_path: /n"})
-      REQUIRE(problems(cat("zero_optimization: {stage: ", stage,
-                           ", offload_optimizer: {device: ", device, "}}")) == Lines{});
-  REQUIRE(problems("zero_optimization: {stage: 3, offload_param: {device: cpu, pin_memory: true}, "
-                   "offload_optimizer: {device: cpu, ratio: 0.5}}") == Lines{});
+      REQUIRE(memory_problems(cat("zero_optimization: {stage: ", stage,
+                                  ", offload_optimizer: {device: ", device, "}}")) == Lines{});
+  REQUIRE(memory_problems(
+              "zero_optimization: {stage: 3, offload_param: {device: cpu, pin_memory: true}, "
+              "offload_optimizer: {device: cpu, ratio: 0.5}}") == Lines{});
 }
 
 TEST_CASE("shard groups must divide the ranks they divide") {
   const auto replicas = [](const std::string& text, int64_t ranks) {
     const ResolvedConfig r = resolved_keys(text, ranks);
-    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(problem_texts(r.problems) == Lines{});
     return r.config.parallel.data_replicate;
   };
   const std::string hybrid = "zero_optimization: {stage: 3}\nparallel: {data_replicate: ";
   REQUIRE(replicas(hybrid + "2}", 4) == 2);
-  REQUIRE(problem(hybrid + "4}", 4) ==
+  REQUIRE(memory_problem(hybrid + "4}", 4) ==
           "3:28: notice: data_replicate 4 of 4 data-parallel ranks: each replica is one rank, so "
           "nothing is sharded");
   const auto mics = [](int ranks) {
@@ -213,40 +217,40 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(replicas(mics(8), 8) == 1);
   REQUIRE(replicas(mics(-1), 8) == 1);
   REQUIRE(resolved_keys(mics(2), 8).lines.back().text != "");
-  REQUIRE(problem(mics(3), 8) ==
+  REQUIRE(memory_problem(mics(3), 8) ==
           "2:48: error: 8 data-parallel ranks cannot be divided by mics_shard_size 3\n"
           "  remedy: use a divisor of 8");
-  REQUIRE(problem(mics(2) + "parallel: {data_replicate: 2}", 8) ==
+  REQUIRE(memory_problem(mics(2) + "parallel: {data_replicate: 2}", 8) ==
           "2:48: error: mics_shard_size 2 makes 4 replicas of 8 data-parallel ranks, and "
           "parallel.data_replicate says 2\n  remedy: keep one of the two");
   REQUIRE(replicas(mics(2) + "parallel: {data_replicate: 4}", 8) == 4);
-  REQUIRE(problem("zero_optimization: {stage: 2, mics_shard_size: 2}", 4) ==
+  REQUIRE(memory_problem("zero_optimization: {stage: 2, mics_shard_size: 2}", 4) ==
           "2:48: notice: zero_optimization.mics_shard_size: has an effect only at stage 3, but the "
           "stage is 2");
   const auto hpz = [](int ranks) {
     return cat("zero_optimization: {stage: 3, zero_hpz_partition_size: ", ranks, "}\n");
   };
-  REQUIRE(problems(hpz(2), 4) == Lines{});
-  REQUIRE(problems(hpz(0), 4) == Lines{});
-  REQUIRE(problems(hpz(1), 4) == Lines{});
-  REQUIRE(problem(hpz(4), 4) ==
+  REQUIRE(memory_problems(hpz(2), 4) == Lines{});
+  REQUIRE(memory_problems(hpz(0), 4) == Lines{});
+  REQUIRE(memory_problems(hpz(1), 4) == Lines{});
+  REQUIRE(memory_problem(hpz(4), 4) ==
           "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel ranks of "
           "a replica: it changes nothing");
   REQUIRE(resolved_keys(hpz(4), 4).problems.front().key ==
           "zero_optimization.zero_hpz_partition_size");
   REQUIRE(
-      problems(
+      memory_problems(
           "zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",
           4) == Lines{});
-  REQUIRE(problem(hpz(3), 4) ==
+  REQUIRE(memory_problem(hpz(3), 4) ==
           "2:56: error: the 4 data-parallel ranks of a replica cannot be divided by "
           "zero_hpz_partition_size 3\n"
           "  remedy: use a divisor of 4");
-  REQUIRE(problem(hpz(4) + "parallel: {data_replicate: 2}", 4) ==
+  REQUIRE(memory_problem(hpz(4) + "parallel: {data_replicate: 2}", 4) ==
           "2:56: error: the 2 data-parallel ranks of a replica cannot be divided by "
           "zero_hpz_partition_size 4\n"
           "  remedy: use a divisor of 2");
-  REQUIRE(problem("zero_optimization: {stage: 2, zero_hpz_partition_size: 2}", 4) ==
+  REQUIRE(memory_problem("zero_optimization: {stage: 2, zero_hpz_partition_size: 2}", 4) ==
           "2:56: notice: zero_optimization.zero_hpz_partition_size: has an effect only at stage 3, "
           "but the stage is 2");
 }
@@ -277,23 +281,23 @@ TEST_CASE("dtypes follow the training dtype unless they are written") {
 
 TEST_CASE("dtypes that contradict each other are refused with position and remedy") {
   const std::string bf16 = "bf16: {enabled: true}\n", fp16 = "fp16: {enabled: true}\n";
-  REQUIRE(problem(bf16 + fp16) ==
+  REQUIRE(memory_problem(bf16 + fp16) ==
           "3:17: error: fp16.enabled and bf16.enabled are both true (bf16.enabled at c.yaml:2:17)\n"
           "  remedy: switch one of them off; bf16 needs no loss scaling");
-  REQUIRE(problem(bf16 + "data_types: {grad_accum_dtype: fp16}") ==
+  REQUIRE(memory_problem(bf16 + "data_types: {grad_accum_dtype: fp16}") ==
           "3:32: error: data_types.grad_accum_dtype fp16 cannot hold the gradients of bf16 "
           "training\n  remedy: use bf16 or fp32");
-  REQUIRE(problem("data_types: {grad_accum_dtype: bf16}") ==
+  REQUIRE(memory_problem("data_types: {grad_accum_dtype: bf16}") ==
           "2:32: error: data_types.grad_accum_dtype bf16 cannot hold the gradients of fp32 "
           "training\n  remedy: use fp32, or remove it");
-  REQUIRE(problem(bf16 + "communication_data_type: fp16") ==
+  REQUIRE(memory_problem(bf16 + "communication_data_type: fp16") ==
           "3:26: error: communication_data_type fp16 cannot carry the gradients of bf16 training: "
           "fp16 lacks the range of bf16, and bf16 lacks the precision of fp16\n  remedy: use bf16 "
           "or fp32");
-  REQUIRE(problem(fp16 + "data_types: {param_dtype: fp32}") ==
+  REQUIRE(memory_problem(fp16 + "data_types: {param_dtype: fp32}") ==
           "3:27: error: data_types.param_dtype fp32 contradicts training in fp16\n"
           "  remedy: remove it: master weights stay fp32 when fp16 is enabled");
-  REQUIRE(problem("prescale_gradients: true\ngradient_predivide_factor: 8") ==
+  REQUIRE(memory_problem("prescale_gradients: true\ngradient_predivide_factor: 8") ==
           "3:28: notice: gradient_predivide_factor 8 has no effect with prescale_gradients "
           "(prescale_gradients at c.yaml:2:21)");
 }
@@ -306,27 +310,27 @@ TEST_CASE(
   const auto bf16 = [](const std::string& keys) { return "bf16: {enabled: true, " + keys + "}\n"; };
   const std::string stage1 = "zero_optimization: {stage: 1}\n";
   const ResolvedConfig both = resolved_keys(bf16(master + ", " + moments) + stage1);
-  REQUIRE(texts(both.problems) == Lines{});
+  REQUIRE(problem_texts(both.problems) == Lines{});
   REQUIRE(both.config.bf16.bf16_master_weights_and_grads);
   REQUIRE(both.config.bf16.bf16_optimizer_states);
-  REQUIRE(problem(bf16(master)) ==
+  REQUIRE(memory_problem(bf16(master)) ==
           "2:54: error: bf16.bf16_master_weights_and_grads needs ZeRO stage 1, 2 or 3, found stage "
           "0\n  remedy: set zero_optimization.stage: 1 (on one rank it shards nothing)");
-  REQUIRE(problem(bf16(moments)) ==
+  REQUIRE(memory_problem(bf16(moments)) ==
           "2:46: notice: bf16.bf16_optimizer_states: the moments are bf16, the master weights stay "
           "fp32; DeepSpeed allows this only together with bf16 master weights");
   REQUIRE(
-      problem(bf16(master) + stage1 + "data_types: {grad_accum_dtype: fp32}") ==
+      memory_problem(bf16(master) + stage1 + "data_types: {grad_accum_dtype: fp32}") ==
       "2:54: error: bf16.bf16_master_weights_and_grads contradicts data_types.grad_accum_dtype "
       "fp32 (data_types.grad_accum_dtype at c.yaml:4:32)\n  remedy: remove grad_accum_dtype, or "
       "keep the master weights fp32 and write bf16_optimizer_states alone");
   REQUIRE(
-      problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
+      memory_problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
       "2:83: error: bf16.bf16_optimizer_states cannot be combined with AdamW8bit, whose states are "
       "8-bit codes, and fp32 "
       "for small tensors (optimizer.type at c.yaml:4:19)\n  remedy: remove it");
-  REQUIRE(problems(bf16(master) + stage1 + "optimizer: {type: AdamW8bit}") == Lines{});
-  REQUIRE(problems("bf16: {enabled: false, " + master + "}") == Lines{});
+  REQUIRE(memory_problems(bf16(master) + stage1 + "optimizer: {type: AdamW8bit}") == Lines{});
+  REQUIRE(memory_problems("bf16: {enabled: false, " + master + "}") == Lines{});
 }
 
 TEST_CASE(
@@ -344,7 +348,7 @@ TEST_CASE(
     const OptimizerConfig theirs = optimizer_of_text(name);
     REQUIRE(theirs.type == own.type);
     REQUIRE(theirs.fp32_embeddings);
-    REQUIRE(problems(cat("optimizer: {type: ", name, "}")) == Lines{});
+    REQUIRE(memory_problems(cat("optimizer: {type: ", name, "}")) == Lines{});
   }
   REQUIRE_FALSE(
       optimizer_of_text("adamw_8bit, params: {fp32_embeddings: false, lr: 0.1}").fp32_embeddings);
@@ -372,16 +376,16 @@ TEST_CASE("all keys of loss scaling are read, and checked only if the loss scale
           .fp16;
   REQUIRE(f == Fp16Config{true, false, 0, 32, 500, 3, true, 0.5});
   const auto fp16 = [](const std::string& keys) { return "fp16: {enabled: true, " + keys + "}"; };
-  REQUIRE(problem(fp16("hysteresis: 0")) ==
+  REQUIRE(memory_problem(fp16("hysteresis: 0")) ==
           "2:35: error: fp16.hysteresis: expected a whole number above 0, found 0: the scale would "
           "never be halved\n  remedy: write 1 to halve it at every overflow");
-  REQUIRE(problem(fp16("min_loss_scale: 0")) ==
+  REQUIRE(memory_problem(fp16("min_loss_scale: 0")) ==
           "2:39: error: fp16.min_loss_scale: expected a number above 0, found 0\n"
           "  remedy: write 1, or a fraction such as 0.5");
-  REQUIRE(problem(fp16("min_loss_scale: 8192, initial_scale_power: 12")) ==
+  REQUIRE(memory_problem(fp16("min_loss_scale: 8192, initial_scale_power: 12")) ==
           "2:39: notice: fp16.min_loss_scale 8192 is above the first scale, 2^12");
-  REQUIRE(problems(fp16("loss_scale: 128, hysteresis: 0, min_loss_scale: 0")) == Lines{});
-  REQUIRE(problems("fp16: {enabled: false, hysteresis: 0}") == Lines{});
+  REQUIRE(memory_problems(fp16("loss_scale: 128, hysteresis: 0, min_loss_scale: 0")) == Lines{});
+  REQUIRE(memory_problems("fp16: {enabled: false, hysteresis: 0}") == Lines{});
 }
 
 TEST_CASE("memory keys survive writing and reading the effective config") {

@@ -39,11 +39,12 @@ TEST_CASE("invalid weights are refused with their position") {
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b}]\n  train_weights: [1]") ==
         Lines{"c.yaml:3:3: error: data.train_weights: set together with the weights in data.train "
               "(line 2)\n  remedy: keep one of the two"});
-  CHECK(texts(resolve(written_of("data: {train: [a, b], train_weights: [1]}\ntrain_batch_size: 1"),
-                      {})
-                  .problems) == Lines{"c.yaml:1:38: error: data.train_weights has 1 number, "
-                                      "data.train 2 data sets\n  remedy: give each data set a "
-                                      "weight, or none: train_weights: []"});
+  CHECK(
+      problem_texts(
+          resolve(written_of("data: {train: [a, b], train_weights: [1]}\ntrain_batch_size: 1"), {})
+              .problems) == Lines{"c.yaml:1:38: error: data.train_weights has 1 number, "
+                                  "data.train 2 data sets\n  remedy: give each data set a "
+                                  "weight, or none: train_weights: []"});
 }
 
 }  // namespace ftrun

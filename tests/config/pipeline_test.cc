@@ -25,7 +25,7 @@ ResolvedConfig resolved_pipeline(const std::string& text, int64_t ranks) {
 
 /// Returns the problems of a text that follows the batch lines.
 Lines pipeline_problems(const std::string& text, int64_t ranks) {
-  return texts(resolved_pipeline(text, ranks).problems);
+  return problem_texts(resolved_pipeline(text, ranks).problems);
 }
 
 std::string pipeline_problem(const std::string& text, int64_t ranks) {
@@ -39,7 +39,7 @@ std::string pipeline_problem(const std::string& text, int64_t ranks) {
 
 TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches count the first") {
   const ResolvedConfig r = resolved_pipeline("parallel: {tensor: 2, pipeline: 2}\n", 12);
-  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(problem_texts(r.problems) == Lines{});
   REQUIRE(r.unsupported.empty());
   REQUIRE(mesh_text(r.config.parallel) == "data 3 × tensor 2 × pipeline 2");
   REQUIRE(r.config.train_batch_size == 24);
@@ -63,7 +63,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
   for (const char* off : {"0", "1", "auto"}) {
     const ResolvedConfig r =
         resolved_pipeline(cat("pipeline: {stages: ", off, "}\nparallel: {pipeline: 2}\n"), 2);
-    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(problem_texts(r.problems) == Lines{});
     REQUIRE(r.config.parallel.pipeline == 2);
   }
   const WrittenConfig over =
@@ -74,7 +74,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
 TEST_CASE("a schedule decides the number of chunks of a stage unless the config sets it") {
   const auto chunks = [](const std::string& keys) {
     const ResolvedConfig r = resolved_pipeline("parallel: {pipeline: 2, " + keys + "}\n", 2);
-    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(problem_texts(r.problems) == Lines{});
     return r.config.parallel.virtual_stages;
   };
   REQUIRE(resolved_pipeline("parallel: {pipeline: 2}\n", 2).config.parallel.schedule ==

@@ -19,7 +19,7 @@ TEST_CASE(
   const auto ranks = [](const std::string& text, std::optional<int64_t> world_size = {},
                         std::optional<int64_t> nproc = {}) {
     const RankCount count = count_ranks(written_of(text), world_size, nproc);
-    REQUIRE(texts(count.problems) == Lines{});
+    REQUIRE(problem_texts(count.problems) == Lines{});
     return std::to_string(count.ranks) + ": " + count.rule;
   };
   REQUIRE(ranks(kFull, 16, 2) == "16: the launcher started 16 ranks");
@@ -48,7 +48,7 @@ TEST_CASE("the rule for the number of ranks says whether the mesh gives it") {
 
 TEST_CASE("a batch or mesh that does not give the number of ranks is explained") {
   const auto problem = [](const std::string& text) {
-    return texts(count_ranks(written_of(text), {}, {}).problems);
+    return problem_texts(count_ranks(written_of(text), {}, {}).problems);
   };
   REQUIRE(
       problem("{train_batch_size: 30, train_micro_batch_size_per_gpu: 4, "
@@ -76,7 +76,7 @@ TEST_CASE("a batch or mesh that does not give the number of ranks is explained")
 TEST_CASE("DeepSpeed's key for the tensor degree counts when ranks are counted") {
   const auto ranks = [](const std::string& text) {
     const RankCount count = count_ranks(written_of(text), {}, {});
-    REQUIRE(texts(count.problems) == Lines{});
+    REQUIRE(problem_texts(count.problems) == Lines{});
     return std::to_string(count.ranks) + ": " + count.rule;
   };
   REQUIRE(ranks("{parallel: {data: 2}, tensor_parallel: {autotp_size: 3}}") ==

@@ -23,7 +23,7 @@ std::string batch_text(const Config& c) {
 }
 
 // Returns the batch of a config on `ranks` data-parallel ranks, or its first problem.
-std::string batch(const std::string& text, int64_t ranks = 4) {
+std::string resolved_batch_text(const std::string& text, int64_t ranks = 4) {
   const ResolvedConfig r = resolved(text, {.world_size = ranks});
   return r.problems.empty() ? batch_text(r.config) : to_text(r.problems.front());
 }
@@ -42,39 +42,40 @@ constexpr const char* kG = "gradient_accumulation_steps: ";
 }  // namespace
 
 TEST_CASE("batch sizes follow from each other as in DeepSpeed") {
-  REQUIRE(batch(cat("{", kT, 32, ", ", kM, 2, "}")) == "T32 m2 g4");
-  REQUIRE(batch(cat("{", kT, 32, ", ", kG, 2, "}")) == "T32 m4 g2");
-  REQUIRE(batch(cat("{", kM, 2, ", ", kG, 3, "}")) == "T24 m2 g3");
-  REQUIRE(batch(cat(kT, 32)) == "T32 m8 g1");
-  REQUIRE(batch(cat(kM, 2)) == "T8 m2 g1");
-  REQUIRE(batch(cat("{", kT, 8, ", ", kM, "2.0, ", kG, 1, "}")) == "T8 m2 g1");
+  REQUIRE(resolved_batch_text(cat("{", kT, 32, ", ", kM, 2, "}")) == "T32 m2 g4");
+  REQUIRE(resolved_batch_text(cat("{", kT, 32, ", ", kG, 2, "}")) == "T32 m4 g2");
+  REQUIRE(resolved_batch_text(cat("{", kM, 2, ", ", kG, 3, "}")) == "T24 m2 g3");
+  REQUIRE(resolved_batch_text(cat(kT, 32)) == "T32 m8 g1");
+  REQUIRE(resolved_batch_text(cat(kM, 2)) == "T8 m2 g1");
+  REQUIRE(resolved_batch_text(cat("{", kT, 8, ", ", kM, "2.0, ", kG, 1, "}")) == "T8 m2 g1");
 }
 
 TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
-  REQUIRE(batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
+  REQUIRE(resolved_batch_text(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
           "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = "
           "4\n  remedy: remove one of the three: it follows from the other two");
-  REQUIRE(batch(cat(kT, 30)) ==
+  REQUIRE(resolved_batch_text(cat(kT, 30)) ==
           "c.yaml:1:19: error: train_batch_size 30 ≠ micro 7 × accumulation 1 × data-parallel 4 = "
           "28\n  remedy: use train_batch_size 28 or 32");
-  REQUIRE(batch(cat("{", kT, 30, ", ", kM, 2, "}")) ==
+  REQUIRE(resolved_batch_text(cat("{", kT, 30, ", ", kM, 2, "}")) ==
           "c.yaml:1:20: error: train_batch_size 30 ≠ micro 2 × accumulation 3 × data-parallel 4 = "
           "24\n  remedy: use train_batch_size 24 or 32");
-  REQUIRE(batch(cat(kT, 2)) ==
+  REQUIRE(resolved_batch_text(cat(kT, 2)) ==
           "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: less than "
           "one sequence for each rank and micro-batch\n  remedy: use train_batch_size 4 or a "
           "multiple of it");
-  REQUIRE(batch(cat("{", kT, 32, ", ", kM, 16, "}")) ==
+  REQUIRE(resolved_batch_text(cat("{", kT, 32, ", ", kM, 16, "}")) ==
           "c.yaml:1:20: error: train_batch_size 32 < micro 16 × data-parallel 4 = 64: less than "
           "one micro-batch for each rank\n  remedy: use train_batch_size 64 or a multiple of it");
-  REQUIRE(batch(cat("{", kM, "4e18, ", kG, "4e18}")) ==
+  REQUIRE(resolved_batch_text(cat("{", kM, "4e18, ", kG, "4e18}")) ==
           "c.yaml:1:34: error: micro 4000000000000000000 × accumulation 4000000000000000000 × "
           "data-parallel 4 overflows 64 bits\n  remedy: use smaller values");
-  REQUIRE(batch("{}") ==
+  REQUIRE(resolved_batch_text("{}") ==
           "config: error: no batch size is given\n"
           "  remedy: write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
           "train_batch_size (sequences of an optimizer step)");
-  REQUIRE(batch(cat(kG, 2)).starts_with("c.yaml:1:30: error: no batch size is given"));
+  REQUIRE(
+      resolved_batch_text(cat(kG, 2)).starts_with("c.yaml:1:30: error: no batch size is given"));
 }
 
 TEST_CASE("automatic batch sizes follow from what is written, else from Hugging Face's defaults") {
@@ -118,7 +119,7 @@ scheduler:
   type: WarmupDecayLR
   params: {warmup_min_lr: auto, warmup_max_lr: auto, warmup_num_steps: auto, total_num_steps: auto}
 )");
-  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(problem_texts(r.problems) == Lines{});
   REQUIRE(r.config.optimizer.lr == 3e-4);
   REQUIRE(r.config.optimizer.weight_decay == 0.1);
   REQUIRE(r.config.train.weight_decay_exempt == DecayExempt::kNone);
@@ -310,7 +311,8 @@ TEST_CASE("contradictions between keys are errors with their position") {
 
 TEST_CASE("keys that act on evaluations need some before the last step") {
   const auto messages_of = [](const std::string& text) {
-    return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
+    return problem_texts(
+        resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
   const std::string remedy =
       "\n  remedy: set train.evaluation.every (steps) or train.evaluation.every_minutes";
@@ -335,7 +337,7 @@ TEST_CASE("keys that act on evaluations need some before the last step") {
 
 TEST_CASE("only steps and ranks of the run can be traced") {
   const auto messages_of = [](const std::string& trace, const std::string& more = "") {
-    return texts(
+    return problem_texts(
         resolved(cat("train_batch_size: 1\ntrain: {steps: 10, trace: {", trace, "}}\n", more))
             .problems);
   };
@@ -361,7 +363,7 @@ TEST_CASE("only steps and ranks of the run can be traced") {
 
 TEST_CASE("texts that have no documents to continue cause a notice") {
   const auto messages_of = [](const std::string& text) {
-    return texts(
+    return problem_texts(
         resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
   REQUIRE(messages_of("") ==
@@ -373,7 +375,7 @@ TEST_CASE("texts that have no documents to continue cause a notice") {
 
 TEST_CASE("the lengths of a schedule and of the run are compared") {
   const auto messages_of = [](const std::string& steps, const std::string& scheduler) {
-    return texts(
+    return problem_texts(
         resolved(
             "train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " +
             steps + "}\nscheduler: " + scheduler)
@@ -404,7 +406,7 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
 
 TEST_CASE("a warm-up that is longer than the run is reported even if the schedule does not decay") {
   const auto messages_of = [](const std::string& steps, const std::string& rest) {
-    return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
+    return problem_texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
   const std::string text =
       ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the "
@@ -502,8 +504,8 @@ TEST_CASE("at least two checkpoints are kept") {
 
 TEST_CASE("a run needs a model and data, a check does not") {
   const std::string text = "train_batch_size: 8\n";
-  REQUIRE(texts(resolved(text).problems) == Lines{});
-  REQUIRE(texts(resolved(text, {.for_training = true}).problems) ==
+  REQUIRE(problem_texts(resolved(text).problems) == Lines{});
+  REQUIRE(problem_texts(resolved(text, {.for_training = true}).problems) ==
           Lines{"config: error: model.path is missing: it names the model to train\n  remedy: name "
                 "a Hugging Face folder, for example --set model.path=models/SmolLM2-135M",
                 "config: error: data.train is missing: it names the data to train on\n  remedy: "
@@ -511,7 +513,7 @@ TEST_CASE("a run needs a model and data, a check does not") {
                 "data.train=data/train.bin"});
   const ResolvedConfig r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
-  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(problem_texts(r.problems) == Lines{});
   REQUIRE(r.config.train.epochs == 1);
   REQUIRE(has_line(r, "default: train.epochs = 1 (neither steps nor epochs is given)"));
 }
@@ -519,9 +521,9 @@ TEST_CASE("a run needs a model and data, a check does not") {
 TEST_CASE("a fault in reading a key is not reported a second time as missing") {
   const LoadResult loaded = load_config_text("c.yaml", "train_batch_size: many\n");
   REQUIRE_FALSE(loaded.ok());
-  REQUIRE(texts(resolve(loaded.written, {}).problems) == Lines{});
+  REQUIRE(problem_texts(resolve(loaded.written, {}).problems) == Lines{});
   const LoadResult foreign = load_config_text("c.yaml", "base_model: x\n");
-  REQUIRE(texts(resolve(foreign.written, {.for_training = true}).problems) == Lines{});
+  REQUIRE(problem_texts(resolve(foreign.written, {.for_training = true}).problems) == Lines{});
 }
 
 TEST_CASE("a change of a resolved config reports the problems that it causes") {

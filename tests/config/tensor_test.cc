@@ -20,7 +20,7 @@ ResolvedConfig resolved_on(const std::string& text, int64_t ranks) {
 
 // Returns the only problem of a text; fails if there is not exactly one.
 std::string only_problem(const std::string& text, int64_t ranks) {
-  const Lines lines = texts(resolved_on(text, ranks).problems);
+  const Lines lines = problem_texts(resolved_on(text, ranks).problems);
   for (const std::string& line : lines) UNSCOPED_INFO(line);
   REQUIRE(lines.size() == 1);
   return lines.front();
@@ -67,7 +67,8 @@ TEST_CASE("sequence parallelism is on unless it is switched off") {
   REQUIRE_FALSE(resolved_on(kOneSequence + "parallel: {tensor: 2, sequence: false}", 2)
                     .config.parallel.sequence);
   // The key is accepted without the others.
-  REQUIRE(texts(resolved_on(kOneSequence + "parallel: {sequence: false}", 2).problems) == Lines{});
+  REQUIRE(problem_texts(resolved_on(kOneSequence + "parallel: {sequence: false}", 2).problems) ==
+          Lines{});
 }
 
 TEST_CASE("autotp_size is parallel.tensor, and both may be written when they agree") {
@@ -81,7 +82,7 @@ TEST_CASE("autotp_size is parallel.tensor, and both may be written when they agr
           "  remedy: keep one of the two");
   for (const char* off : {"0", "1"}) {
     const std::string says_nothing = cat("tensor_parallel: {autotp_size: ", off, "}\n");
-    REQUIRE(texts(resolved_on(kOneSequence + says_nothing, 4).problems) == Lines{});
+    REQUIRE(problem_texts(resolved_on(kOneSequence + says_nothing, 4).problems) == Lines{});
     REQUIRE(resolved_on(kOneSequence + says_nothing, 4).config.parallel.tensor == 1);
     REQUIRE(resolved_on(kOneSequence + says_nothing + "parallel: {tensor: 4}", 4)
                 .config.parallel.tensor == 4);
@@ -129,7 +130,8 @@ TEST_CASE("a batch in DeepSpeed's arithmetic is explained") {
           "c.yaml:4:19: error: train_batch_size 12 ≠ micro 1 × accumulation 4 × data-parallel 2 = "
           "8\n  remedy: remove one of the three: it follows from the other two");
   // ftrun's own key does not promise DeepSpeed's arithmetic, so there is no notice.
-  REQUIRE(texts(resolved_on(kOneSequence + "parallel: {tensor: 2}", 4).problems) == Lines{});
+  REQUIRE(problem_texts(resolved_on(kOneSequence + "parallel: {tensor: 2}", 4).problems) ==
+          Lines{});
 }
 
 TEST_CASE("shards, replicas and secondary shards are counted in data-parallel ranks") {
@@ -137,7 +139,8 @@ TEST_CASE("shards, replicas and secondary shards are counted in data-parallel ra
   const auto zero = [](const std::string& keys) {
     return "}\nzero_optimization: {stage: 3, " + keys + "}";
   };
-  REQUIRE(texts(resolved_on(tensor + ", data_replicate: 2" + zero(""), 8).problems) == Lines{});
+  REQUIRE(problem_texts(resolved_on(tensor + ", data_replicate: 2" + zero(""), 8).problems) ==
+          Lines{});
   REQUIRE(only_problem(tensor + ", data_replicate: 8" + zero(""), 8) ==
           "c.yaml:2:39: error: 4 data-parallel ranks cannot be divided by data_replicate 8\n"
           "  remedy: use a divisor of 4");
@@ -148,7 +151,8 @@ TEST_CASE("shards, replicas and secondary shards are counted in data-parallel ra
   REQUIRE(only_problem(tensor + zero("mics_shard_size: 8"), 8) ==
           "c.yaml:3:48: error: 4 data-parallel ranks cannot be divided by mics_shard_size 8\n"
           "  remedy: use a divisor of 4");
-  REQUIRE(texts(resolved_on(tensor + zero("zero_hpz_partition_size: 2"), 8).problems) == Lines{});
+  REQUIRE(problem_texts(resolved_on(tensor + zero("zero_hpz_partition_size: 2"), 8).problems) ==
+          Lines{});
   REQUIRE(only_problem(tensor + zero("zero_hpz_partition_size: 8"), 8) ==
           "c.yaml:3:56: error: the 4 data-parallel ranks of a replica cannot be divided by "
           "zero_hpz_partition_size 8\n  remedy: use a divisor of 4");

@@ -12,7 +12,7 @@ Lines unsupported_features(const std::string& text, int64_t ranks = 1) {
   Lines out;
   const ResolvedConfig r =
       resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
-  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(problem_texts(r.problems) == Lines{});
   for (const UnsupportedRequest& gap : r.unsupported) out.push_back(to_text(gap));
   return out;
 }
@@ -123,7 +123,7 @@ TEST_CASE(
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
     const ResolvedConfig r =
         resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
-    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(problem_texts(r.problems) == Lines{});
     REQUIRE(r.unsupported.empty());
     return features_only_emulated_on_gpus(r.config);
   };

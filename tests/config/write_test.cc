@@ -21,7 +21,7 @@ void require_stable(const ResolvedConfig& first, const ResolveContext& context) 
   const std::string text = effective_yaml(first.config);
   INFO(text);
   const LoadResult again = load_config_text("effective.yaml", text);
-  for (const std::string& line : texts(again.problems)) UNSCOPED_INFO(line);
+  for (const std::string& line : problem_texts(again.problems)) UNSCOPED_INFO(line);
   REQUIRE(again.ok());
   REQUIRE(with_defaults(again.written) == first.config);
   const ResolvedConfig second = resolve(again.written, context);
@@ -45,7 +45,7 @@ zero_optimization: {stage: 3, max_live_parameters: 1e14}
 )";
   const ResolveContext context{.world_size = 4, .for_training = true};
   const ResolvedConfig first = resolve(written_of(text), context);
-  REQUIRE(texts(first.problems) == Lines{});
+  REQUIRE(problem_texts(first.problems) == Lines{});
   require_stable(first, context);
   const std::string yaml = effective_yaml(first.config);
   REQUIRE(yaml.find("\n  path: \"my models/a #1\"  # c.yaml:2:15\n") != std::string::npos);

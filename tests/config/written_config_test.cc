@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kBatch = "train_batch_size: 8\n";
 
-nlohmann::json effective(const Config& config) {
+nlohmann::json effective_values(const Config& config) {
   return nlohmann::json::parse(effective_json(config));
 }
 
@@ -28,7 +28,7 @@ void add_auto_keys(const nlohmann::json& json, const std::string& path, Lines& k
 }
 
 /// Returns a config text with `key: auto` for each key of the schema that accepts it.
-std::string all_auto() {
+std::string all_auto_text() {
   nlohmann::json root;
   for (const Field& field : Schema::get().fields()) {
     const bool has_auto =
@@ -82,11 +82,11 @@ TEST_CASE("a key can be overwritten, and removed as if it had never been written
 }
 
 TEST_CASE("resolve() decides every auto key except eight that depend on the machine or the data") {
-  const ResolvedConfig r = resolve(written_of(all_auto(), {}, "c.json"), {});
-  for (const std::string& line : texts(r.problems)) UNSCOPED_INFO(line);
+  const ResolvedConfig r = resolve(written_of(all_auto_text(), {}, "c.json"), {});
+  for (const std::string& line : problem_texts(r.problems)) UNSCOPED_INFO(line);
   CHECK(r.ok());
   Lines open;
-  add_auto_keys(effective(r.config), "", open);
+  add_auto_keys(effective_values(r.config), "", open);
   CHECK(open == Lines{"checkpoint.keep_best.mode", "comm.backend", "data.format",
                       "data.token_dtype", "device", "export.dtype", "kernels.attention",
                       "kernels.products"});
@@ -101,7 +101,7 @@ TEST_CASE(
     const Config config =
         resolve(written_of(cat(kBatch, "data: {validation: v}\n", best)), {}).config;
     return cat(name_of(config.checkpoint.keep_best.mode), " ",
-               effective(config)["checkpoint"]["keep_best"]["mode"].get<std::string>());
+               effective_values(config)["checkpoint"]["keep_best"]["mode"].get<std::string>());
   };
   const auto best = [](const std::string& rest) {
     return cat("checkpoint: {keep_best: {metric: validation.", rest, "}}");
@@ -119,7 +119,7 @@ TEST_CASE(
     "otherwise") {
   const auto exempt = [](const std::string& text) {
     const Config config = resolve(written_of(kBatch + text), {}).config;
-    CHECK(effective(config)["train"]["weight_decay_exempt"] ==
+    CHECK(effective_values(config)["train"]["weight_decay_exempt"] ==
           std::string(name_of(config.train.weight_decay_exempt)));
     return config.train.weight_decay_exempt;
   };

@@ -12,14 +12,14 @@ namespace {
 ConfigNode read_yaml_text(const std::string& text) {
   Problems problems;
   ConfigNode node = read_yaml("c.yaml", text, problems);
-  REQUIRE(texts(problems.all()) == Lines{});
+  REQUIRE(problem_texts(problems.all()) == Lines{});
   return node;
 }
 
 Lines yaml_faults(const std::string& text) {
   Problems problems;
   read_yaml("c.yaml", text, problems);
-  return texts(problems.all());
+  return problem_texts(problems.all());
 }
 
 }  // namespace
@@ -42,8 +42,8 @@ TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core
   for (size_t i = 0; i < kinds.size(); ++i) REQUIRE(root.items[i].kind == kinds[i]);
   REQUIRE(root.items[5].integer == 31);
   REQUIRE(root.items[6].integer == 15);
-  REQUIRE(root.items[3].plain);
-  REQUIRE_FALSE(root.items[1].plain);
+  REQUIRE(root.items[3].is_unquoted);
+  REQUIRE_FALSE(root.items[1].is_unquoted);
 }
 
 TEST_CASE("a YAML reader merges merge keys, own keys first") {

@@ -146,7 +146,7 @@ class Case(unittest.TestCase):
         self.assertFalse(os.path.exists(self.out) and os.listdir(self.out), "left files behind")
         return err.removeprefix("prepare_data: error: ").removesuffix("\n")
 
-    def shown(self, split="train"):
+    def marked_samples(self, split="train"):
         """Returns the samples, with [ ] around the tokens that are trained on."""
         found = []
         for ids, trained in read_pair(f"{self.out}/{split}"):
@@ -163,9 +163,9 @@ class Case(unittest.TestCase):
     def chats(self, *conversations, **more):
         return self.lines("c.jsonl", [{"messages": list(c), **more} for c in conversations])
 
-    def of(self, *messages, arguments=(), **more):
+    def samples_of(self, *messages, arguments=(), **more):
         self.prepare(self.chats(messages, **more), *arguments)
-        return self.shown()
+        return self.marked_samples()
 
 
 class Templates(Case):
@@ -173,15 +173,15 @@ class Templates(Case):
 
     def test_the_token_that_ends_an_answer_is_trained_on_and_nothing_after_it(self):
         self.use(CHATML)
-        self.assertEqual(self.of(*self.TURNS), [
+        self.assertEqual(self.samples_of(*self.TURNS), [
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
             "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"])
         self.use(LLAMA3, eos="<|end|>", generation={"eos_token_id": [0, 6]})
-        self.assertEqual(self.of(*self.TURNS[:2]), [
+        self.assertEqual(self.samples_of(*self.TURNS[:2]), [
             "<s><|start_header_id|>user<|end_header_id|>\n\nq<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n[a<|eot_id|>]"])
         self.use(GEMMA, eos="<|end|>", generation={"eos_token_id": [0, 8]})
-        self.assertEqual(self.of(*self.TURNS[:2]),
+        self.assertEqual(self.samples_of(*self.TURNS[:2]),
                          ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n"
                           "[a<end_of_turn>]\n"])
 
@@ -193,7 +193,7 @@ class Templates(Case):
         self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of "
                       "the model's end tokens (<|end|>), so a server would not stop there; add the "
                       "id to eos_token_id in generation_config.json\n", out)
-        self.assertEqual(self.side()["turn_ends"], [8])
+        self.assertEqual(self.read_sidecar()["turn_ends"], [8])
         self.use("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
         out = self.prepare(self.chats(self.TURNS))
         self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder
@@ -201,14 +201,14 @@ class Templates(Case):
                       "from them not to stop; its end tokens are <|im_end|>\n", out)
         self.use(CHATML)
         self.assertNotIn("warning", self.prepare(self.chats(self.TURNS)))
-        self.assertEqual(self.side()["turn_ends"], [3])
+        self.assertEqual(self.read_sidecar()["turn_ends"], [3])
 
-    def side(self):
+    def read_sidecar(self):
         return json.loads(pathlib.Path(self.out, "train.json").read_text())
 
     def test_an_end_token_that_is_also_the_pad_token_is_trained_on(self):
         self.use(CHATML, pad_token="<|im_end|>")
-        self.assertTrue(self.of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
+        self.assertTrue(self.samples_of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
 
     def test_a_template_that_rewrites_history_gives_a_sample_for_each_answer(self):
         """The first answer's reasoning is dropped from the history, so each answer needs a separate
@@ -216,7 +216,7 @@ class Templates(Case):
         self.use(QWEN3)
         turns = (user("a"), assistant("<think>\nr1\n</think>\n\nb"), user("c"), assistant("d"))
         out = self.prepare(self.chats(turns))
-        self.assertEqual(self.shown(), [
+        self.assertEqual(self.marked_samples(), [
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\nr1\n</think>\n\n"
             "b<|im_end|>]\n",
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n"
@@ -225,7 +225,7 @@ class Templates(Case):
         # The reasoning may also be in a separate key, as servers return it.
         self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"),
                                  assistant("d"))))
-        self.assertIn("[<think>\nr1\n</think>\n\nb<|im_end|>]", self.shown()[0])
+        self.assertIn("[<think>\nr1\n</think>\n\nb<|im_end|>]", self.marked_samples()[0])
 
     def test_every_prompt_is_what_a_server_renders(self):
         from transformers import AutoTokenizer
@@ -246,23 +246,25 @@ class Templates(Case):
 
     def test_generation_blocks_of_the_template_limit_what_is_trained_on(self):
         self.use(MARKED)
-        self.assertEqual(self.of(*self.TURNS), [
+        self.assertEqual(self.samples_of(*self.TURNS), [
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
             "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"])
         self.use(MARKED.replace("{% generation %}{{ m.content }}",
                                 "{{ m.content[:1] }}{% generation %}{{ m.content[1:] }}"))
-        self.assertEqual(self.of(user("q"), assistant("abc"))[0][-18:], "t\na[bc<|im_end|>]\n")
+        self.assertEqual(self.samples_of(user("q"), assistant("abc"))[0][-18:],
+                         "t\na[bc<|im_end|>]\n")
 
     def test_text_of_the_generation_prompt_is_not_trained_on(self):
         opened = CHATML.replace("{{ '<|im_start|>assistant\\n' }}",
                                 "{{ '<|im_start|>assistant\\n<think>\\n' }}")
         self.use(opened)
-        self.assertEqual(self.of(user("q"), assistant("<think>\nx</think>y")),
+        self.assertEqual(self.samples_of(user("q"), assistant("<think>\nx</think>y")),
                          ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n"
                           "[x</think>y<|im_end|>]\n"])
         out = self.prepare(self.chats((user("q"), assistant("y"))))
-        self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
-                                        "[y<|im_end|>]\n"])
+        self.assertEqual(self.marked_samples(),
+                         ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+                          "[y<|im_end|>]\n"])
         self.assertIn("before 1 of 1 answers the prompt that a server renders differs from the "
                       "chat", out)
 
@@ -270,21 +272,21 @@ class Templates(Case):
         self.use(CHATML)
         first, second = ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n",
                          "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n")
-        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "last")),
+        self.assertEqual(self.samples_of(*self.TURNS, arguments=("--train-on", "last")),
                          [first + second + "[b<|im_end|>]\n"])
-        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "all")),
+        self.assertEqual(self.samples_of(*self.TURNS, arguments=("--train-on", "all")),
                          [f"[{first}{second}b<|im_end|>\n]"])
         for left_out in ({"weight": 0}, {"train": False}):
-            self.assertEqual(self.of(user("q"), assistant("a", **left_out), user("r"),
-                                     assistant("b", weight=1)),
+            self.assertEqual(self.samples_of(user("q"), assistant("a", **left_out), user("r"),
+                                             assistant("b", weight=1)),
                              [first + second + "[b<|im_end|>]\n"])
         # Nothing is trained on what follows the last answer.
-        self.assertEqual(self.of(*self.TURNS[:2], user("more")),
+        self.assertEqual(self.samples_of(*self.TURNS[:2], user("more")),
                          [first.replace("a<|im_end|>", "[a<|im_end|>]")])
 
     def test_a_chat_that_begins_with_the_assistant_trains_on_its_first_message(self):
         self.use(CHATML)
-        self.assertEqual(self.of(assistant("hello"), user("q"), assistant("a")), [
+        self.assertEqual(self.samples_of(assistant("hello"), user("q"), assistant("a")), [
             "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n"
             "<|im_start|>assistant\n[a<|im_end|>]\n"])
 
@@ -293,7 +295,7 @@ class Templates(Case):
         self.prepare(self.chats(self.TURNS))
         self.assertEqual(list(read_pair(self.out + "/train")[0][0]).count(1), 1)
         self.prepare(self.lines("t.jsonl", [{"text": "ab"}, {"text": "<s>ab"}]))
-        self.assertEqual(self.shown(), ["[<s>ab<|eot_id|>]"] * 2)
+        self.assertEqual(self.marked_samples(), ["[<s>ab<|eot_id|>]"] * 2)
         self.use("{{ bos_token }}" + LLAMA3, eos="<|eot_id|>")
         self.out += "-double"
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
@@ -330,15 +332,16 @@ class Templates(Case):
                   {"name": "tool_use", "template": with_tools},
                   {"name": "other", "template": "{{ mood }}" + CHATML}])
         end = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
-        self.assertEqual(self.of(*self.TURNS[:2]), [end])
-        self.assertEqual(self.of(*self.TURNS[:2], tools=[tool]), [json.dumps([tool]) + end])
-        self.assertEqual(self.of(*self.TURNS[:2], tools=json.dumps([tool])),
+        self.assertEqual(self.samples_of(*self.TURNS[:2]), [end])
+        self.assertEqual(self.samples_of(*self.TURNS[:2], tools=[tool]), [json.dumps([tool]) + end])
+        self.assertEqual(self.samples_of(*self.TURNS[:2], tools=json.dumps([tool])),
                          [json.dumps([tool]) + end])
-        self.assertEqual(self.of(*self.TURNS[:2],
-                                 arguments=("--chat-template", "other", "--template-options",
-                                            '{"mood": "glad"}')), ["glad" + end])
-        self.assertEqual(self.of(*self.TURNS[:2], arguments=("--chat-template", "other"),
-                                 chat_template_kwargs={"mood": "sad"}), ["sad" + end])
+        self.assertEqual(self.samples_of(*self.TURNS[:2],
+                                         arguments=("--chat-template", "other",
+                                                    "--template-options",
+                                                    '{"mood": "glad"}')), ["glad" + end])
+        self.assertEqual(self.samples_of(*self.TURNS[:2], arguments=("--chat-template", "other"),
+                                         chat_template_kwargs={"mood": "sad"}), ["sad" + end])
         self.out += "-none"
         self.assertEqual(self.refusal(self.chats(self.TURNS), "--chat-template", "cat"),
                          f"{self.model}: has no chat template 'cat'; it has default, tool_use, "
@@ -358,7 +361,7 @@ class Templates(Case):
                 turns = (user("q"), assistant("", tool_calls=[{"type": "function", "function": {
                     "name": "f", "arguments": given}}]), {"role": "tool", "content": "seen"},
                          assistant("a"))
-                self.assertIn(f"[f {written}<|im_end|>]", self.of(*turns)[0])
+                self.assertIn(f"[f {written}<|im_end|>]", self.samples_of(*turns)[0])
         broken = (user("q"),
                   assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{k"}}]))
         self.out += "-broken"
@@ -392,7 +395,8 @@ class Shapes(Case):
 
     def test_rows_of_every_shape_give_the_same_chat_and_are_counted(self):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
-        self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
+        self.assertEqual(self.marked_samples(),
+                         [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
         self.assertIn("c.jsonl: 4 chats (messages), 3 chats (prompt and completion), 2 chats "
                       "(conversations), 1 chat (instruction and output), 1 chat (prompt and "
                       "response), 1 document (text); ", out)
@@ -400,16 +404,18 @@ class Shapes(Case):
     def test_prompts_that_are_messages_are_not_trained_on(self):
         prompt = [user("x"), assistant("y"), user("p")]
         self.prepare(self.lines("c.jsonl", [{"prompt": prompt, "completion": [assistant("c")]}]))
-        self.assertEqual(self.shown(), ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-                                        "y<|im_end|>\n" + self.EXPECTED])
+        self.assertEqual(self.marked_samples(),
+                         ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+                          "y<|im_end|>\n" + self.EXPECTED])
 
     def test_system_and_history_columns_become_messages(self):
         self.prepare(self.lines("c.jsonl",
                                 [{"instruction": "p", "output": "c", "system": "s",
                                   "history": [["x", "y"]]}]))
-        self.assertEqual(self.shown(), ["<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n"
-                                        "x<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"
-                                        + self.EXPECTED])
+        self.assertEqual(self.marked_samples(),
+                         ["<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n"
+                          "x<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"
+                          + self.EXPECTED])
 
     def test_invalid_conversations_are_refused_by_line(self):
         for content, message in (
@@ -455,7 +461,7 @@ class Shapes(Case):
                               ("f.data", text)):
             with self.subTest(name):
                 self.prepare(self.write(name, content))
-                self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME))
+                self.assertEqual(self.marked_samples(), [self.EXPECTED] * len(self.SAME))
         self.out += "-cut"
         cut = self.write("a.jsonl.gz", gzip.compress(text)[:-20])
         self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be decompressed: .*; it is damaged "
@@ -500,7 +506,7 @@ class Fields(Case):
         self.use(TOOLS)
         self.encoder = Encoder(self.model)
 
-    def encoded(self, content):
+    def encode(self, content):
         """Returns (samples, names of the fields that are counted as not read), or the message of
         the refusal."""
         try:
@@ -510,16 +516,16 @@ class Fields(Case):
         samples = [(ids.tolist(), trained.tolist()) for ids, trained in found.samples]
         return samples, [name for (_, name), _ in found.notes.of_kind("unread")]
 
-    def read(self, content):
-        found = self.encoded(content)
+    def sample_text(self, content):
+        found = self.encode(content)
         self.assertNotIsInstance(found, str, found)
         return [self.tokenizer.decode(ids, skip_special_tokens=False) for ids, _ in found[0]][0]
 
-    def refused(self, content, message):
-        self.assertEqual(self.encoded(content), f"c:1: {message}")
+    def assert_refused(self, content, message):
+        self.assertEqual(self.encode(content), f"c:1: {message}")
 
-    def counted(self, content):
-        return self.encoded(content)[1]
+    def unread_fields(self, content):
+        return self.encode(content)[1]
 
     def test_a_system_text_beside_any_shape_comes_first_under_every_spelling(self):
         shapes = ({"messages": [user("p"), assistant("c")]},
@@ -534,18 +540,21 @@ class Fields(Case):
                         "systemInstruction", "instructions"):
                 for value in ("s", [{"text": "s"}], {"parts": [{"text": "s"}]},
                               {"role": "system", "content": [{"type": "text", "text": "s"}]}):
-                    self.assertEqual(self.read({**shape, key: value}), expected,
+                    self.assertEqual(self.sample_text({**shape, key: value}), expected,
                                      (shape, key, value))
-        self.refused({**shapes[-1], "system": "t"}, '"system" differs from the first message, '
-                                                    'whose role is system; remove one of them')
-        self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": '
-                                                 '"..."}')
-        self.refused({**shapes[0], "system": "s", "system_prompt": "t"},
-                     '"system" and "system_prompt" are two names of the same field and hold '
-                     "different values; remove one of them")
-        self.refused({"text": "t", "system": "s"}, '"system" is not used in a record with "text"; '
-                                                   'write "messages" instead of "text", or ignore '
-                                                   '"system" with --ignore-fields system')
+        self.assert_refused({**shapes[-1], "system": "t"},
+                            '"system" differs from the first message, '
+                            'whose role is system; remove one of them')
+        self.assert_refused({**shapes[0], "system": 5},
+                            '"system" must be a text, or a list of {"text": '
+                            '"..."}')
+        self.assert_refused({**shapes[0], "system": "s", "system_prompt": "t"},
+                            '"system" and "system_prompt" are two names of the same field and hold '
+                            "different values; remove one of them")
+        self.assert_refused({"text": "t", "system": "s"},
+                            '"system" is not used in a record with "text"; '
+                            'write "messages" instead of "text", or ignore '
+                            '"system" with --ignore-fields system')
 
     def test_answers_that_must_not_be_imitated_are_refused_and_left_out_with_a_count(self):
         shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
@@ -554,33 +563,37 @@ class Fields(Case):
             for key, value in (("label", False), ("Label", 0), ("label", "false"),
                                ("kto_tag", False), ("desirable", "no"), ("label", -1),
                                ("is_correct", False), ("accepted", "false")):
-                self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer '
-                                                    'must not be imitated')
+                self.assert_refused({**shape, key: value},
+                                    f'"{key}" is {json.dumps(value)}: its answer '
+                                    'must not be imitated')
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
                 tail = ("; to train only on its messages, ignore the other fields with "
                         f"--ignore-fields {key}" if "messages" in shape else "")
-                self.refused({**shape, key: "no"},
-                             f"is a preference ({key}), which is not supported; answers to imitate "
-                             f'are read from "messages", or "prompt" and "completion"{tail}')
-            self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}),
-                             self.encoded(shape))
-        self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to '
-                                                    'imitate) or false; correct it, or ignore it '
-                                                    "with --ignore-fields label")
-        self.refused({"text": "t", "label": 1}, '"label" is 1; a record with "text" cannot have a '
-                                                'label, because the whole text is trained on '
-                                                'regardless of it; write "prompt" and '
-                                                '"completion" if the model should learn the label, '
-                                                "or ignore it with --ignore-fields label")
+                self.assert_refused({**shape, key: "no"},
+                                    f"is a preference ({key}), which is not supported; answers to "
+                                    f"imitate "
+                                    f'are read from "messages", or "prompt" and "completion"{tail}')
+            self.assertEqual(self.encode({**shape, "label": True, "rejected": None}),
+                             self.encode(shape))
+        self.assert_refused({**shapes[0], "label": "cat"},
+                            '"label" is "cat", expected true (an answer to '
+                            'imitate) or false; correct it, or ignore it '
+                            "with --ignore-fields label")
+        self.assert_refused({"text": "t", "label": 1},
+                            '"label" is 1; a record with "text" cannot have a '
+                            'label, because the whole text is trained on '
+                            'regardless of it; write "prompt" and '
+                            '"completion" if the model should learn the label, '
+                            "or ignore it with --ignore-fields label")
         path = self.lines("k.jsonl", [{**shapes[1], "label": True},
                                       {"prompt": "q", "completion": "bad", "label": False}])
         self.assertIn("warning: left out 1 of 2 documents (--skip-bad):\n"
                       f'  {path}:2: "label" is false: its answer must not be imitated\n',
                       self.prepare(path, "--skip-bad"))
-        self.assertEqual(len(self.shown()), 1)
+        self.assertEqual(len(self.marked_samples()), 1)
         self.assertIn(f"not read: label (2 times, the first: {path}:1)",
                       self.prepare(path, "--ignore-fields", "label"))
-        self.assertEqual(len(self.shown()), 2)
+        self.assertEqual(len(self.marked_samples()), 2)
 
     def test_weights_masks_and_media_are_refused_by_name(self):
         chat = {"messages": [user("p"), assistant("c")]}
@@ -600,27 +613,33 @@ class Fields(Case):
                 ("input_ids", [1], "holds token ids, but the record has texts to tokenize; remove "
                                    "the field, or name a file of token ids in data.train instead "
                                    "of preparing it")):
-            self.refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
-            self.assertEqual(self.encoded({**chat, key: None}), self.encoded(chat))
-        self.refused({"messages": [user("p"), assistant("c", weight=0.5)]},
-                     'message 2: "weight" is 0.5, but a message is either trained on or not; write '
-                     '1 or 0')
-        self.refused({"messages": [user("p"), assistant("c", loss=False)]},
-                     "has no assistant message to train on: message 2 says that it is not trained "
-                     "on")
-        self.refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
-                     'message 1: "train" is true, but its role is user, and only messages of the '
-                     'assistant are trained on; to train on everything, use --train-on all')
-        self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]),
-                                   assistant("c")]},
-                     'message 1: "source_lang_code" in a part of its content is not supported, '
-                     'because only the text of a part is used; write the information into the '
-                     f"text, or {tail}source_lang_code")
-        self.refused({**chat, "completion": "d"}, '"completion" differs from the text in '
-                                                  '"messages"; write it as a message, or '
-                                                  f"{tail}completion")
-        self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3,
-                                       "id": 7}), ["prompt", "completion", "score"])
+            self.assert_refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
+            self.assertEqual(self.encode({**chat, key: None}), self.encode(chat))
+        self.assert_refused({"messages": [user("p"), assistant("c", weight=0.5)]},
+                            'message 2: "weight" is 0.5, but a message is either trained on or '
+                            'not; write '
+                            '1 or 0')
+        self.assert_refused({"messages": [user("p"), assistant("c", loss=False)]},
+                            "has no assistant message to train on: message 2 says that it is not "
+                            "trained "
+                            "on")
+        self.assert_refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
+                            'message 1: "train" is true, but its role is user, and only messages '
+                            'of the '
+                            'assistant are trained on; to train on everything, use --train-on all')
+        self.assert_refused({"messages": [user([{"type": "text", "text": "p",
+                                                 "source_lang_code": "de"}]),
+                                          assistant("c")]},
+                            'message 1: "source_lang_code" in a part of its content is not '
+                            'supported, '
+                            'because only the text of a part is used; write the information into '
+                            'the '
+                            f"text, or {tail}source_lang_code")
+        self.assert_refused({**chat, "completion": "d"}, '"completion" differs from the text in '
+                                                         '"messages"; write it as a message, or '
+                                                         f"{tail}completion")
+        self.assertEqual(self.unread_fields({**chat, "completion": "c", "prompt": "p", "score": 3,
+                                             "id": 7}), ["prompt", "completion", "score"])
         self.out += "-all"
         path = self.lines("w.jsonl",
                           [{"messages": [user("p"), assistant("c", weight=0), user("q"),
@@ -631,14 +650,16 @@ class Fields(Case):
 
     def test_template_arguments_outside_chat_template_kwargs_are_refused(self):
         chat = {"messages": [user("p"), assistant("c")]}
-        self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
-        self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which '
-                                              'is read only from "chat_template_kwargs"; write it '
-                                              "there, or ignore it with --ignore-fields quiet")
-        self.refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
-                     '"add_generation_prompt" in "chat_template_kwargs" cannot be an argument of a '
-                     'chat template; remove it')
-        self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}),
+        self.assertIn("...", self.sample_text({**chat, "chat_template_kwargs": {"quiet": True}}))
+        self.assert_refused({**chat, "quiet": True},
+                            '"quiet" is an argument of this chat template, which '
+                            'is read only from "chat_template_kwargs"; write it '
+                            "there, or ignore it with --ignore-fields quiet")
+        self.assert_refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
+                            '"add_generation_prompt" in "chat_template_kwargs" cannot be an '
+                            'argument of a '
+                            'chat template; remove it')
+        self.assertEqual(self.unread_fields({**chat, "chat_template_kwargs": {"loud": True}}),
                          ["chat_template_kwargs.loud"])
         out = self.prepare(self.lines("c.jsonl", [chat]), "--template-options", '{"loud": 1}')
         self.assertIn("  not read: loud of --template-options (1 time, the first: "
@@ -667,43 +688,46 @@ class Fields(Case):
                                                          tokenize=False)
             self.assertIn('<call>f {"k": "né", "n": 1}</call>', expected)
             for calls in self.CALLS:
-                self.assertEqual(self.read({"messages": [user("p"),
-                                                         assistant("", tool_calls=calls)]}),
+                self.assertEqual(self.sample_text({"messages": [user("p"),
+                                                                assistant("", tool_calls=calls)]}),
                                  expected)
-            self.assertEqual(self.read({"messages": [user("p"),
-                                                     {"role": "assistant", "content": None,
-                                                      "function_call":
-                                                      self.CALLS[2][0]["function"]}]}),
+            self.assertEqual(self.sample_text({"messages": [user("p"),
+                                                            {"role": "assistant", "content": None,
+                                                             "function_call":
+                                                             self.CALLS[2][0]["function"]}]}),
                              expected)
             for role in ("function_call", "tool_call"):
                 said = {"from": role, "value": json.dumps(self.CALLS[1][0])}
-                self.assertEqual(self.read({"conversations": [{"from": "human", "value": "p"},
-                                                              said]}), expected)
+                self.assertEqual(self.sample_text({"conversations": [{"from": "human",
+                                                                      "value": "p"},
+                                                                     said]}), expected)
         for name in ("function", "ipython", "tool_response", "observation", "tool"):
             self.assertIn("<|im_start|>tool\nseen<",
-                          self.read({"messages": [user("p"), {"role": name, "content": "seen"},
-                                                  assistant("c")]}))
+                          self.sample_text({"messages": [user("p"), {"role": name,
+                                                                     "content": "seen"},
+                                                         assistant("c")]}))
 
     def test_tools_of_every_shape_render_like_the_reference_shape(self):
         turns, bare = [user("p"), assistant("c")], TOOL["function"]
         for given in ([TOOL], [bare], [TOOL, {**TOOL, "function": {**bare, "name": "find"}}]):
             expected = self.server().apply_chat_template(turns, tools=given, tokenize=False)
             for tools in (given, json.dumps(given), [json.dumps(tool) for tool in given]):
-                self.assertEqual(self.read({"messages": turns, "tools": tools}), expected)
+                self.assertEqual(self.sample_text({"messages": turns, "tools": tools}), expected)
         # The form of OpenAI's first interface, and bare functions for a template that does not
         # expect them.
         expected = self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False)
-        self.assertEqual(self.read({"messages": turns, "functions": [bare]}), expected)
+        self.assertEqual(self.sample_text({"messages": turns, "functions": [bare]}), expected)
         self.use(TOOLS.replace("t | tojson", "t.function.name"))
         self.encoder = Encoder(self.model)
-        self.assertEqual(self.read({"messages": turns, "tools": [bare]}),
+        self.assertEqual(self.sample_text({"messages": turns, "tools": [bare]}),
                          self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False))
         for tool, found in (({"name": "f", "input_schema": {}}, ", found input_schema"),
                             ({"toolSpec": {"name": "f"}}, ", found toolSpec"), ({"x": 1}, "")):
-            self.refused({"messages": turns, "tools": [tool]},
-                         'item 1 of "tools" must be {"type": "function", "function": {"name": ..., '
+            self.assert_refused({"messages": turns, "tools": [tool]},
+                                'item 1 of "tools" must be {"type": "function", "function": '
+                                '{"name": ..., '
                                                                '"description": ..., "parameters": '
-                         f'...}}}}{found}')
+                                f'...}}}}{found}')
 
     def test_messages_and_tools_that_the_template_omits_are_refused_by_name(self):
         two = [*self.CALLS[0], {"function": {"name": "g", "arguments": {}}}]
@@ -720,31 +744,37 @@ class Fields(Case):
                  "the text of message 2, which has tool_calls")):
             self.use(template)
             self.encoder = Encoder(self.model)
-            self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
+            self.assert_refused({"messages": turns, **more},
+                                f"this chat template leaves out {message}")
         self.use(CHATML.replace("m.content +", "(m.content if m.content is string else m.content | "
                                                "map(attribute='text') | join('; ')) +"))
         self.encoder = Encoder(self.model)
         parts = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
-        self.assertEqual(len(self.encoded({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
-        self.refused({"messages": [user(parts), assistant("c")]},
-                     "this chat template renders the 2 content parts of message 1 differently from "
-                     "their joined text; write its content as one text")
+        self.assertEqual(len(self.encode({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
+        self.assert_refused({"messages": [user(parts), assistant("c")]},
+                            "this chat template renders the 2 content parts of message 1 "
+                            "differently from "
+                            "their joined text; write its content as one text")
         self.use(TOOLS)
         self.encoder = Encoder(self.model)
-        self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
-                     'this chat template leaves out "reasoning_content" of message 2; write it '
-                     'into "content", or ignore it with --ignore-fields reasoning_content')
-        self.refused({"messages": [user("p"),
-                                   assistant("", tool_calls=[{"function": {"name": "f"}}])]},
-                     'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
+        self.assert_refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
+                            'this chat template leaves out "reasoning_content" of message 2; '
+                            'write it '
+                            'into "content", or ignore it with --ignore-fields reasoning_content')
+        self.assert_refused({"messages": [user("p"),
+                                          assistant("", tool_calls=[{"function": {"name": "f"}}])]},
+                            'call 1 in "tool_calls" of message 2 needs "arguments", an object or '
+                            'its JSON')
 
     def test_keys_of_tools_that_the_template_omits_are_counted(self):
         tool = {**TOOL, "function": {**TOOL["function"], "returns": {"type": "number"}}}
-        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
+        self.assertEqual(self.unread_fields({"messages": [user("p"), assistant("c")],
+                                             "tools": [tool]}),
                          [])
         self.use(TOOLS.replace("t | tojson", "t.function.name + t.function.description"))
         self.encoder = Encoder(self.model)
-        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
+        self.assertEqual(self.unread_fields({"messages": [user("p"), assistant("c")],
+                                             "tools": [tool]}),
                          ["tool.parameters", "tool.returns"])
 
     def test_special_tokens_spelled_out_in_a_text_are_reported_for_every_role(self):
@@ -787,7 +817,7 @@ class Fields(Case):
                 "alpaca": {"instruction": "p", "output": "c"},
                 "text": {"text": "p"}}[shape]
 
-    def places(self, record):
+    def field_levels(self, record):
         """Yields (name of the level, its object) for all levels that can have a field."""
         yield "", record
         for message in record.get("messages", record.get("completion", [])):
@@ -814,23 +844,23 @@ class Fields(Case):
             shape = chance.choice(("messages", "parts", "pair", "lists", "alpaca", "text"))
             plain = self.base(shape)
             record = copy.deepcopy(plain)
-            level, target = chance.choice(list(self.places(record)))
+            level, target = chance.choice(list(self.field_levels(record)))
             name, value = chance.choice(self.NAMES), chance.choice(self.VALUES)
             spelling = chance.choice((name, name.upper(), name.replace("_", "-"),
                                       name.title().replace("_", "")))
-            if any(fields.canonical(key) == fields.canonical(spelling) for key in target):
+            if any(fields.canonical_name(key) == fields.canonical_name(spelling) for key in target):
                 continue
             target[spelling] = value
-            outcome = self.outcome(self.encoded(record), self.encoded(plain), spelling, value)
+            outcome = self.field_handling(self.encode(record), self.encode(plain), spelling, value)
             self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: "
                                           f"{record}")
             outcomes[outcome] += 1
         self.assertEqual(sorted(outcomes), ["counted", "empty", "harmless", "no change", "read",
                                             "refused"], outcomes)
 
-    def outcome(self, found, plain, name, value):
+    def field_handling(self, found, plain, name, value):
         """Returns how the field was handled; None if it was ignored silently."""
-        known = fields.canonical(name)
+        known = fields.canonical_name(name)
         # A field that holds messages, or that is inside a message, is reported by the message's
         # name.
         if isinstance(found, str):

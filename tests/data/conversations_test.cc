@@ -11,8 +11,8 @@ namespace ftrun {
 namespace {
 
 /// Writes only the .json of a data set; returns the data set's path.
-std::string described(const testing::TemporaryFolder& folder, const std::string& name,
-                      int64_t trained, std::optional<int64_t> conversations) {
+std::string write_sidecar(const testing::TemporaryFolder& folder, const std::string& name,
+                          int64_t trained, std::optional<int64_t> conversations) {
   Sidecar side;
   side.statistics = {
       .tokens = 10, .documents = 2, .trained_tokens = trained, .min_id = 0, .max_id = 5};
@@ -25,8 +25,8 @@ std::string described(const testing::TemporaryFolder& folder, const std::string&
 
 TEST_CASE("the counts of prepare_data.py say whether a data set holds conversations") {
   const testing::TemporaryFolder folder;
-  const std::string chats = described(folder, "chats", 10, 2),
-                    text = described(folder, "text", 4, 0);
+  const std::string chats = write_sidecar(folder, "chats", 10, 2),
+                    text = write_sidecar(folder, "text", 4, 0);
   CHECK(holds_conversations({chats}));
   CHECK(holds_conversations({chats + ".bin"}));
   CHECK_FALSE(holds_conversations({text}));
@@ -38,8 +38,8 @@ TEST_CASE(
     "without the counts of prepare_data.py, a data set holds conversations if it has tokens that "
     "are not trained on") {
   const testing::TemporaryFolder folder;
-  CHECK(holds_conversations({described(folder, "older", 4, {})}));
-  CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));
+  CHECK(holds_conversations({write_sidecar(folder, "older", 4, {})}));
+  CHECK_FALSE(holds_conversations({write_sidecar(folder, "older-text", 10, {})}));
   folder.write("raw.bin", "");
   CHECK_FALSE(holds_conversations({folder / "raw.bin"}));
   folder.write("raw.mask", "");
@@ -68,7 +68,7 @@ TEST_CASE(
 
 TEST_CASE("a prefix with a dot names the files of its own data set") {
   const testing::TemporaryFolder folder;
-  described(folder, "chats", 10, 0);  // for other data
+  write_sidecar(folder, "chats", 10, 0);  // for other data
   folder.write("chats.v1.bin", "");
   CHECK_FALSE(holds_conversations({folder / "chats.v1"}));
   folder.write("chats.v1.mask", "");
@@ -84,8 +84,8 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
   SequenceSetOptions options;
   options.packing = SequencePacking::kDocuments;
   options.sequence_length = 8;
-  CHECK(too_long_conversations({folder / "chats.v1"}, options).empty());
-  const std::vector<Error> errors = too_long_conversations({folder / "chats.v2"}, options);
+  CHECK(check_conversation_lengths({folder / "chats.v1"}, options).empty());
+  const std::vector<Error> errors = check_conversation_lengths({folder / "chats.v2"}, options);
   REQUIRE(errors.size() == 1);
   CHECK(errors.front().message().find(folder / "chats.v2.bin" +
                                       ": its longest conversation has 66 tokens") == 0);
@@ -114,7 +114,7 @@ TEST_CASE(
     options.sequence_length = length;
     options.packing = packing;
     std::vector<std::string> texts;
-    for (const Error& error : too_long_conversations({chats}, options))
+    for (const Error& error : check_conversation_lengths({chats}, options))
       texts.emplace_back(error.what());
     return texts;
   };

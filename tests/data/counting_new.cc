@@ -19,7 +19,7 @@ std::atomic<const char*> only_allocating_thread = nullptr;
 // does not start.
 alignas(16) thread_local char thread_mark = 0;
 
-void count() {
+void count_allocation() {
   ++allocations;
   const auto must_wait = [](const char* allowed) {
     return allowed != nullptr && allowed != &thread_mark;
@@ -27,7 +27,7 @@ void count() {
   while (must_wait(only_allocating_thread)) ::usleep(1000);
 }
 
-void release(void* memory) {
+void free_counted(void* memory) {
   if (memory != nullptr) ++frees;
   std::free(memory);
 }
@@ -48,17 +48,17 @@ ftrun::testing::HeldAllocations::~HeldAllocations() {
 }
 
 void* operator new(size_t size) {
-  count();
+  count_allocation();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  count();
+  count_allocation();
   return std::malloc(size == 0 ? 1 : size);
 }
 void operator delete(void* memory) noexcept {
-  release(memory);
+  free_counted(memory);
 }
 void operator delete(void* memory, size_t) noexcept {
-  release(memory);
+  free_counted(memory);
 }

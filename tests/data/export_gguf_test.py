@@ -43,7 +43,7 @@ TEMPLATE = ("{% for message in messages %}{{ '<|begin|>' + message['role'] + '\n
 WORDS = vocabulary.WORDS
 
 
-def cut(pattern):
+def split_by(pattern):
     from tokenizers import Regex
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
                                     pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -53,8 +53,8 @@ RULES = {
     "gpt-2": lambda: (None, pre_tokenizers.ByteLevel(False)),
     "smollm": lambda: (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(True),
                                                       pre_tokenizers.ByteLevel(False)])),
-    "llama-bpe": lambda: (None, cut(WORDS % "{1,3}")),
-    "qwen2": lambda: (normalizers.NFC(), cut(WORDS % "")),
+    "llama-bpe": lambda: (None, split_by(WORDS % "{1,3}")),
+    "qwen2": lambda: (normalizers.NFC(), split_by(WORDS % "")),
 }
 
 
@@ -272,7 +272,7 @@ class Case(unittest.TestCase):
                                      "--out", str(self.folder / "out" / "m.gguf"), *words])
         return code, out.getvalue(), err.getvalue()
 
-    def refused(self, *words, **arguments):
+    def assert_refused(self, *words, **arguments):
         """Asserts that the export is refused with these words and writes nothing."""
         before = sorted(os.listdir(self.folder / "out"))
         code, _, said = self.export(**arguments)
@@ -281,11 +281,11 @@ class Case(unittest.TestCase):
             self.assertIn(word, said)
         self.assertEqual(sorted(os.listdir(self.folder / "out")), before)
 
-    def edit(self, name, **changes):
+    def edit_json(self, name, **changes):
         path = self.folder / "model" / name
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
-    def accepted(self, *words):
+    def assert_accepted(self, *words):
         code, said, error = self.export(*words)
         self.assertEqual(code, 0, error)
         self.assertIn("llama.cpp has the token ids of 8 prompts" if verify_export.has_llama_cpp()
@@ -306,7 +306,7 @@ class HandedOver(Case):
                     shutil.rmtree(self.folder / folder, ignore_errors=True)
                 (self.folder / "out").mkdir()
                 write_model(self.folder / "model", kind, tokenizer, **settings)
-                self.accepted("--type", "f32")
+                self.assert_accepted("--type", "f32")
                 self.convert_back()
 
     def convert_back(self):
@@ -344,7 +344,7 @@ class HandedOver(Case):
                 write_multimodal_model(self.folder / "model", self.folder / "alone", kind,
                                        byte_level_tokenizer("smollm"))
                 self.assertIn("the file holds only the decoder, without ",
-                              self.accepted("--type", "f32"))
+                              self.assert_accepted("--type", "f32"))
                 made = self.move_tensors()
                 path = self.folder / "model" / "model.safetensors"
                 weights = {in_new_names(name): value for name, value in load_file(path).items()}
@@ -385,13 +385,13 @@ class HandedOver(Case):
                 ids = {"bos_token_id": 1, "eos_token_id": 2} if name == "pieces" else {}
                 write_model(self.folder / "model", "Llama", tokenizer, hidden_size=32,
                             num_hidden_layers=1, template=TEMPLATE if ids else None, **ids)
-                self.accepted("--type", "f32")
+                self.assert_accepted("--type", "f32")
                 self.convert_back()
 
     def test_linear_rope_scaling_and_the_stop_token_are_exported(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"),
                     rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
-        self.accepted("--type", "f32")
+        self.assert_accepted("--type", "f32")
         self.convert_back()
         self.assertIn('PARAMETER stop "<|end|>"',
                       (self.folder / "out" / "m.gguf.Modelfile").read_text())
@@ -407,7 +407,7 @@ class HandedOver(Case):
                 of_class, settings = MODELS[name]
                 write_model(self.folder / "model", of_class, tokenizer, initializer_range=0.1,
                             **settings)
-                self.accepted("--type", kind)
+                self.assert_accepted("--type", kind)
 
     def test_an_adapter_is_exported_next_to_its_base_model(self):
         """Adapters are written next to their base's file, with the rows of B in the order of the
@@ -458,31 +458,31 @@ class FoundByVerification(Case):
     def test_a_wrong_order_of_rows_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         with unittest.mock.patch.object(rows, "pairs_from_halves", lambda values, heads: values):
-            self.refused("m.gguf: after ", "the distributions diverge by")
+            self.assert_refused("m.gguf: after ", "the distributions diverge by")
 
     def test_a_wrong_pre_tokenizer_name_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("gpt-2", size=2000))
         with unittest.mock.patch.object(vocabulary, "pre_tokenizer_name", lambda *_: "smollm"):
-            self.refused("m.gguf: token ", " and for llama.cpp ")
+            self.assert_refused("m.gguf: token ", " and for llama.cpp ")
 
     def test_a_missing_begin_of_text_token_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm", adds_bos=True))
         with unittest.mock.patch.object(vocabulary, "adds_bos", lambda *_: False):
-            self.refused("m.gguf: token 0 of ", "is '<|begin|>' (0)")
+            self.assert_refused("m.gguf: token 0 of ", "is '<|begin|>' (0)")
 
     def test_a_wrong_order_of_an_adapters_rows_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
         with unittest.mock.patch.object(adapter.AdapterTensors, "_ordered",
                                         lambda self, name, values, _: values):
-            self.refused("m.gguf: after ", "the distributions diverge by",
-                         model=self.folder / "adapter")
+            self.assert_refused("m.gguf: after ", "the distributions diverge by",
+                                model=self.folder / "adapter")
 
     def test_a_wrong_rope_base_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         other = {"rope_theta": 500.0, "rope_type": "default"}
         with unittest.mock.patch.object(model_folder, "rope_settings", lambda _: other):
-            self.refused("m.gguf: after ", "the distributions diverge by")
+            self.assert_refused("m.gguf: after ", "the distributions diverge by")
 
 
 class Refused(Case):
@@ -500,8 +500,8 @@ class Refused(Case):
                                ({"vocab_size": 100}, ["vocab_size is 100"])):
             with self.subTest(str(changes)):
                 before = (self.folder / "model" / "config.json").read_text()
-                self.edit("config.json", **changes)
-                self.refused(*words)
+                self.edit_json("config.json", **changes)
+                self.assert_refused(*words)
                 (self.folder / "model" / "config.json").write_text(before)
 
     def test_settings_that_llama_cpp_lacks_for_a_family_are_refused(self):
@@ -533,7 +533,7 @@ class Refused(Case):
     def test_a_file_that_llama_cpp_cannot_load_is_refused(self):
         if verify_export.has_llama_cpp():
             with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
-                self.refused("m.gguf: llama.cpp does not load the file")
+                self.assert_refused("m.gguf: llama.cpp does not load the file")
 
     def test_a_gguf_file_with_another_norm_epsilon_than_its_class_is_refused(self):
         shutil.rmtree(self.folder / "model")
@@ -550,8 +550,8 @@ class Refused(Case):
                       said.getvalue())
 
     def test_a_pre_tokenizer_without_a_counterpart_in_llama_cpp_is_refused(self):
-        self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
-        self.refused("its pre-tokenizer has no tested counterpart in llama.cpp")
+        self.edit_json("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
+        self.assert_refused("its pre-tokenizer has no tested counterpart in llama.cpp")
 
     def test_damaged_tensor_files_are_refused_by_name(self):
         path = self.folder / "model" / "model.safetensors"
@@ -562,33 +562,33 @@ class Refused(Case):
                                (whole[:-1], "is not a readable safetensors file"),
                                (b"\xff" * 64, "is not a readable safetensors file")):
             path.write_bytes(content)
-            self.refused("model.safetensors: ", words)
+            self.assert_refused("model.safetensors: ", words)
             path.write_bytes(whole)
             (self.folder / "adapter" / "adapter_model.safetensors").write_bytes(content)
-            self.refused("adapter_model.safetensors: ", words, model=self.folder / "adapter")
+            self.assert_refused("adapter_model.safetensors: ", words, model=self.folder / "adapter")
         (self.folder / "model" / "tokenizer.json").write_text("[]")
-        self.refused("tokenizer.json: holds no JSON object")
+        self.assert_refused("tokenizer.json: holds no JSON object")
 
     def test_a_tensor_without_a_name_in_llama_cpp_is_refused(self):
         path = self.folder / "model" / "model.safetensors"
         extra = {"model.layers.0.extra.weight": np.zeros((2, 2), np.float32)}
         save_file(load_file(path) | extra, path)
-        self.refused("tensor 'model.layers.0.extra.weight' has no name in llama.cpp's llama")
+        self.assert_refused("tensor 'model.layers.0.extra.weight' has no name in llama.cpp's llama")
 
     def test_a_value_outside_the_range_of_f16_is_refused(self):
         path = self.folder / "model" / "model.safetensors"
         weights = load_file(path)
         weights["lm_head.weight"][3, 4] = 1e5
         save_file(weights, path, {"format": "pt"})
-        self.refused("tensor output.weight holds a value above 65504")
+        self.assert_refused("tensor output.weight holds a value above 65504")
 
     def test_existing_files_are_not_replaced(self):
         thesis = self.folder / "out" / "m.gguf"
         thesis.write_text("thesis")
-        self.refused("exists already and is not replaced")
+        self.assert_refused("exists already and is not replaced")
         self.assertEqual(thesis.read_text(), "thesis")
         thesis.rename(self.folder / "out" / "m.gguf.Modelfile")
-        self.refused("m.gguf.Modelfile: exists already")
+        self.assert_refused("m.gguf.Modelfile: exists already")
 
     def test_adapters_that_llama_cpp_cannot_apply_are_refused_with_a_remedy(self):
         run = self.folder / "run"
@@ -604,24 +604,26 @@ class Refused(Case):
                                ({"peft_type": "LOHA"}, "unchanged (peft_type LOHA)")):
             with self.subTest(str(changes)):
                 path.write_text(json.dumps(was | changes))
-                self.refused(words, "merge it with its base first: ftrun convert", model=run)
+                self.assert_refused(words, "merge it with its base first: ftrun convert", model=run)
         path.write_text(json.dumps(was | {"base_model_name_or_path": None}))
-        self.refused("does not name its base model; give --base FOLDER", model=run)
+        self.assert_refused("does not name its base model; give --base FOLDER", model=run)
         path.write_text(json.dumps(was | {"base_model_name_or_path": str(run)}))
-        self.refused("is not a model folder, but the adapter", "give --base FOLDER", model=run)
+        self.assert_refused("is not a model folder, but the adapter", "give --base FOLDER",
+                            model=run)
         path.write_text(json.dumps(was))
         weights = path.with_name("adapter_model.safetensors")
         tensors = load_file(weights)
         save_file(tensors, weights, {"ftrun.base_quantization": '{"type":"int8"}'})
-        self.refused("unchanged (a base that was quantized in training)", model=run)
+        self.assert_refused("unchanged (a base that was quantized in training)", model=run)
         save_file(tensors | {"base_model.model.lm_head.lora_A.weight": np.zeros((2, 2), "f4")},
                   weights)
-        self.refused("unchanged (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
+        self.assert_refused("unchanged (the tensor base_model.model.lm_head.lora_A.weight)",
+                            model=run)
 
     def test_folders_without_a_model_are_refused(self):
-        self.refused("is neither a model folder nor a run that exported one",
-                     model=self.folder / "out")
-        self.refused("no such folder", model=self.folder / "none")
+        self.assert_refused("is neither a model folder nor a run that exported one",
+                            model=self.folder / "out")
+        self.assert_refused("no such folder", model=self.folder / "none")
 
 
 class Published(Case):
@@ -637,22 +639,22 @@ class Published(Case):
     def output_names(self):
         return sorted(os.listdir(self.folder / "out"))
 
-    def failing(self, error):
+    def export_with_failure(self, error):
         with unittest.mock.patch.object(verify_export, "compare_tensors", side_effect=error):
             code, _, said = self.export()
         self.assertEqual(self.output_names(), [])
         return code, said
 
     def test_errors_of_the_system_keep_their_messages(self):
-        code, said = self.failing(OSError("a text without a number"))
+        code, said = self.export_with_failure(OSError("a text without a number"))
         self.assertEqual((code, said), (5, "export_gguf: error: a text without a number\n"))
-        code, said = self.failing(OSError(errno.EIO, "no disk", "elsewhere"))
+        code, said = self.export_with_failure(OSError(errno.EIO, "no disk", "elsewhere"))
         self.assertIn("export_gguf: error: elsewhere: no disk", said)
 
     def test_a_terminated_export_leaves_no_files(self):
         before = signal.getsignal(signal.SIGTERM)
         with self.assertRaises(SystemExit) as caught:
-            self.failing(lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            self.export_with_failure(lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         self.assertEqual((caught.exception.code, self.output_names()), (143, []))
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
@@ -713,7 +715,7 @@ class Published(Case):
     def test_names_with_spaces_are_quoted_in_suggested_commands(self):
         self.assertIn("ftrun convert 'my run' --merge", str(adapter.refusal("my run", "bias")))
         self.assertIn("# ollama create NAME -f 'my m.gguf.Modelfile'\n",
-                      export_gguf.modelfile("my m.gguf", "./my m.gguf", []))
+                      export_gguf.modelfile_text("my m.gguf", "./my m.gguf", []))
 
     def test_an_error_answer_of_llama_cpp_is_reported(self):
         class Handler(http.server.BaseHTTPRequestHandler):

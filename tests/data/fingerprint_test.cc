@@ -23,7 +23,7 @@ namespace {
 const std::atomic<bool> kHashAll = false;
 
 /// Writes the sidecar that prepare_data.py would write, from what ftrun reads.
-void record(const TokenDataset& data, const std::string& path) {
+void write_sidecar_of(const TokenDataset& data, const std::string& path) {
   const auto found = compute_fingerprint(data, kHashAll);
   Sidecar side;
   side.statistics = found->statistics;
@@ -45,7 +45,7 @@ std::string write_pair(const TemporaryFolder& folder) {
   return folder.write("x.bin", raw_u16(ids));
 }
 
-void touch(const std::string& path) {
+void touch_file(const std::string& path) {
   const auto time = std::filesystem::last_write_time(path);
   std::filesystem::last_write_time(path, time + std::chrono::seconds(5));
 }
@@ -91,14 +91,14 @@ TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") 
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   REQUIRE_FALSE(recorded_fingerprint(data).has_value());
-  record(data, folder / "x.json");
+  write_sidecar_of(data, folder / "x.json");
   const auto recorded = recorded_fingerprint(data);
   REQUIRE(recorded->origin == "recorded by prepare_data.py");
   REQUIRE(recorded->digest == compute_fingerprint(data, kHashAll)->digest);
   REQUIRE(recorded->statistics.max_id == 44);
 
   SECTION("another time: computed again") {
-    touch(path);
+    touch_file(path);
     REQUIRE_FALSE(recorded_fingerprint(data).has_value());
   }
   SECTION("another size: not used") {
@@ -108,7 +108,7 @@ TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") 
   SECTION("one more file: not used") {
     const std::string mask = read_file(folder / "x.mask");
     for (const char* name : {"x.mask", "x.json"}) std::filesystem::remove(folder / name);
-    record(TokenDataset({path}, {}), folder / "x.json");
+    write_sidecar_of(TokenDataset({path}, {}), folder / "x.json");
     folder.write("x.mask", mask);
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
@@ -132,7 +132,7 @@ TEST_CASE("a large sidecar is recognized by its beginning, and one above the lim
   TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  record(data, folder / "x.json");
+  write_sidecar_of(data, folder / "x.json");
   const std::string text = read_file(folder / "x.json");
   // A sidecar may be large because it names a hundred thousand inputs.
   folder.write("x.json", text + std::string(2 << 20, ' '));
@@ -158,7 +158,7 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
   }
   const auto refused = [&](const std::string& key, const nlohmann::json& value) {
     std::filesystem::remove(folder / "x.json");
-    record(data, folder / "x.json");
+    write_sidecar_of(data, folder / "x.json");
     auto object = nlohmann::json::parse(read_file(folder / "x.json"));
     object[nlohmann::json::json_pointer(key)] = value;
     folder.write("x.json", object.dump());
@@ -199,7 +199,7 @@ TEST_CASE("an unrecorded fingerprint is computed in the background and cached", 
     REQUIRE(job.result()->statistics.trained_tokens == 20);
   }
   SECTION("a touched file is hashed again") {
-    touch(path);
+    touch_file(path);
     FingerprintJob job(data, cache);
     REQUIRE(job.wait().origin == "computed");
   }
@@ -212,7 +212,7 @@ TEST_CASE("an unrecorded fingerprint is computed in the background and cached", 
     REQUIRE(again.wait().digest == digest);
   }
   SECTION("a recorded fingerprint needs no thread and no cache") {
-    record(data, folder / "x.json");
+    write_sidecar_of(data, folder / "x.json");
     FingerprintJob job(data, "");
     REQUIRE(job.result()->origin == "recorded by prepare_data.py");
   }
@@ -255,7 +255,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   check_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
-  record(data, folder / "x.json");
+  write_sidecar_of(data, folder / "x.json");
   check_recorded_ids(data, 45);
   REQUIRE(error_text_of([&] { check_recorded_ids(data, 44); }) ==
           path + ": its largest token id is 44 (as " + folder / "x.json" +
@@ -377,7 +377,7 @@ TEST_CASE("a missing mask or index that the sidecar lists is reported", "[finger
   for (const std::string lost : {"mask", "idx"}) {
     TemporaryFolder folder;
     const std::string path = write_pair(folder);
-    record(TokenDataset({path}, {}), folder / "x.json");
+    write_sidecar_of(TokenDataset({path}, {}), folder / "x.json");
     REQUIRE(TokenDataset({path}, {}).files().size() == 1);
     std::filesystem::remove(folder / ("x." + lost));
     for (const std::string& name : {path, folder / "x"})

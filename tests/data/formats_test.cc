@@ -46,7 +46,7 @@ std::string refusal_of_index(const std::string& index, const TemporaryFolder& fo
   return refusal(folder / "x.bin");
 }
 
-std::string llmc(int32_t magic, int32_t version, int32_t tokens, const std::string& data) {
+std::string llmc_file(int32_t magic, int32_t version, int32_t tokens, const std::string& data) {
   std::vector<int32_t> header(256, 0);
   header[0] = magic;
   header[1] = version;
@@ -237,8 +237,8 @@ TEST_CASE("any one byte changed in an index is refused or harmless", "[formats]"
 
 TEST_CASE("llm.c files of both magics are read", "[formats]") {
   TemporaryFolder folder;
-  folder.write("a.bin", llmc(20240520, 1, 3, raw_u16({50256, 7, 8})));
-  folder.write("b.bin", llmc(20240801, 7, 2, bytes_of<uint32_t>({128000, 9})));
+  folder.write("a.bin", llmc_file(20240520, 1, 3, raw_u16({50256, 7, 8})));
+  folder.write("b.bin", llmc_file(20240801, 7, 2, bytes_of<uint32_t>({128000, 9})));
   const TokenDataset data({folder / "a.bin", folder / "b.bin"}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{50256, 7, 8, 128000, 9});
   REQUIRE(data.files()[0]->format() == "llm.c .bin, uint16");
@@ -255,23 +255,23 @@ TEST_CASE("inconsistent llm.c headers are refused", "[formats]") {
   const auto refused = [&](const std::string& bytes) {
     return refusal(folder.write("a.bin", bytes));
   };
-  REQUIRE(refused(llmc(20240520, 3, 1, raw_u16({1}))) ==
+  REQUIRE(refused(llmc_file(20240520, 3, 1, raw_u16({1}))) ==
           path + ": offset 4: llm.c version 3, expected 1 with magic 20240520" + again);
-  REQUIRE(refused(llmc(20240801, 1, 1, raw_u16({1, 0}))) ==
+  REQUIRE(refused(llmc_file(20240801, 1, 1, raw_u16({1, 0}))) ==
           path + ": offset 4: llm.c version 1, expected 7 with magic 20240801" + again);
   REQUIRE(
-      refused(llmc(20240520, 1, 4, raw_u16({1, 2, 3}))) ==
+      refused(llmc_file(20240520, 1, 4, raw_u16({1, 2, 3}))) ==
       path +
           ": offset 8: the header says 4 tokens of uint16, that is 1032 bytes; the file has 1030" +
           again);
   REQUIRE(
-      refused(llmc(20240520, 1, -4, raw_u16({1, 2, 3}))) ==
+      refused(llmc_file(20240520, 1, -4, raw_u16({1, 2, 3}))) ==
       path +
           ": offset 8: the header says -4 tokens of uint16, that is 1016 bytes; the file has 1030" +
           again);
-  REQUIRE(refused(llmc(20240520, 1, 2, "").substr(0, 100)) ==
+  REQUIRE(refused(llmc_file(20240520, 1, 2, "").substr(0, 100)) ==
           path + ": has llm.c's magic but 100 bytes; its header alone has 1024" + again);
-  REQUIRE(refused(llmc(20240522, 1, 2, "")) ==
+  REQUIRE(refused(llmc_file(20240522, 1, 2, "")) ==
           path +
               ": is an llm.c evaluation file (magic 20240522), not a stream of tokens\n"
               "  remedy: name the train or val file that was written beside it");
@@ -279,8 +279,8 @@ TEST_CASE("inconsistent llm.c headers are refused", "[formats]") {
 
 TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
   TemporaryFolder folder;
-  folder.write("t_000002.bin", llmc(20240520, 1, 2, raw_u16({3, 4})));
-  folder.write("t_000001.bin", llmc(20240520, 1, 2, raw_u16({1, 2})));
+  folder.write("t_000002.bin", llmc_file(20240520, 1, 2, raw_u16({3, 4})));
+  folder.write("t_000001.bin", llmc_file(20240520, 1, 2, raw_u16({1, 2})));
   const TokenDataset data({folder / "t_*.bin"}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4});
   REQUIRE(refusal(folder / "v_*.bin") ==
@@ -298,7 +298,7 @@ TEST_CASE(
   fs::create_directories(odd + "/shards-1");
   const auto write = [&](const std::string& name, int first) {
     std::ofstream(odd + name, std::ios::binary)
-        << llmc(20240520, 1, 2, raw_u16({static_cast<uint16_t>(first), 9}));
+        << llmc_file(20240520, 1, 2, raw_u16({static_cast<uint16_t>(first), 9}));
   };
   write("/train[1].bin", 1);
   write("/train1.bin", 2);
@@ -316,7 +316,7 @@ TEST_CASE(
   REQUIRE(firsts("/train[0-9].bin") == std::vector<int32_t>{2});
   REQUIRE(firsts("/*[0-9]/train") == std::vector<int32_t>{3});
   REQUIRE(firsts("/shards-?/*.bin") == std::vector<int32_t>{3});
-  REQUIRE(matching_files(folder / "run*/train[1].bin") ==
+  REQUIRE(list_matching_files(folder / "run*/train[1].bin") ==
           std::vector<std::string>{odd + "/train[1].bin"});
   REQUIRE(refusal(odd + "/trian1.bin") ==
           odd + "/trian1.bin: no such file\n  remedy: did you mean " + odd + "/train1.bin?");
@@ -326,8 +326,8 @@ TEST_CASE(
               "  remedy: check the pattern; it is relative to the working directory");
   const fs::path before = fs::current_path();
   fs::current_path(odd);
-  const auto there = matching_files("train*.bin"), deep = matching_files("shards-[1]/train"),
-             plain = matching_files("none");
+  const auto there = list_matching_files("train*.bin"),
+             deep = list_matching_files("shards-[1]/train"), plain = list_matching_files("none");
   fs::current_path(before);
   REQUIRE(there == std::vector<std::string>{"train1.bin", "train[1].bin"});
   REQUIRE(deep == std::vector<std::string>{"shards-1/train"});
@@ -387,7 +387,7 @@ TEST_CASE("a data file's mask file determines the labels", "[formats]") {
           std::vector<int32_t>{-100, 1, 2, -100, -100, -100, -100, -100, 8, -100, 10});
   REQUIRE(data.count_trained(0, 11) == 4);
   REQUIRE(data.count_trained(2, 6) == 1);
-  REQUIRE(data.files()[0]->parts().size() == 2);
+  REQUIRE(data.files()[0]->list_files().size() == 2);
 }
 
 TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
@@ -400,7 +400,7 @@ TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
     for (int64_t count : {0, 1, 7, 8, 63, 64, 65, 130, 200}) {
       int64_t expected = 0;
       for (int64_t i = first; i < first + count; ++i) expected += bits.is_trained(i) ? 1 : 0;
-      REQUIRE(bits.count(first, count) == expected);
+      REQUIRE(bits.count_trained(first, count) == expected);
     }
   }
 }

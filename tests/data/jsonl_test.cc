@@ -20,7 +20,7 @@ struct ParsedLine {
   UnreadFields unread;
 };
 
-ParsedLine parse(const std::string& line) {
+ParsedLine parse_line(const std::string& line) {
   ParsedLine parsed;
   parsed.problem = parse_jsonl_line(line, parsed.ids, parsed.labels, &parsed.unread);
   return parsed;
@@ -58,27 +58,27 @@ bool repeats_known_facts(JsonlField field, const std::string& value) {
 }  // namespace
 
 TEST_CASE("a JSONL line gives ids and labels", "[jsonl]") {
-  REQUIRE(parse(R"({"input_ids": [1, 2, 3]})").labels == TokenIds{1, 2, 3});
-  const ParsedLine masked = parse(R"({"labels":[-100,-100,3],"input_ids":[1,2,3]})");
+  REQUIRE(parse_line(R"({"input_ids": [1, 2, 3]})").labels == TokenIds{1, 2, 3});
+  const ParsedLine masked = parse_line(R"({"labels":[-100,-100,3],"input_ids":[1,2,3]})");
   REQUIRE(masked.problem.empty());
   REQUIRE(masked.ids == TokenIds{1, 2, 3});
   REQUIRE(masked.labels == TokenIds{-100, -100, 3});
-  REQUIRE(parse(R"({"input_ids":[]})").ids.empty());
+  REQUIRE(parse_line(R"({"input_ids":[]})").ids.empty());
 }
 
 TEST_CASE("padding marked by the attention mask is dropped at both ends", "[jsonl]") {
-  const ParsedLine padded = parse(
+  const ParsedLine padded = parse_line(
       R"({"input_ids":[0,5,6,0,0],"attention_mask":[0,1,1,0,0],"labels":[-100,-100,6,-100,-100]})");
   REQUIRE(padded.problem.empty());
   REQUIRE(padded.ids == TokenIds{5, 6});
   REQUIRE(padded.labels == TokenIds{-100, 6});
-  REQUIRE(parse(R"({"input_ids":[1,2],"attention_mask":[0,0]})").ids.empty());
+  REQUIRE(parse_line(R"({"input_ids":[1,2],"attention_mask":[0,0]})").ids.empty());
 }
 
 TEST_CASE("other keys of a JSONL line are counted, whatever their values", "[jsonl]") {
-  const ParsedLine parsed =
-      parse(R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
-            R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
+  const ParsedLine parsed = parse_line(
+      R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
+      R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.ids == TokenIds{4, 5});
   REQUIRE(parsed.unread == UnreadFields{{"l2", 1}, {"n", 1}, {"s", 1}, {"t", 1}});
@@ -88,11 +88,11 @@ TEST_CASE("an empty value counts as absent", "[jsonl]") {
   const std::string fields =
       R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],)"
       R"("images":{ },"label":"","x":null})";
-  const ParsedLine parsed = parse(R"({"input_ids":[1,2],)" + fields);
+  const ParsedLine parsed = parse_line(R"({"input_ids":[1,2],)" + fields);
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.labels == TokenIds{1, 2});
   REQUIRE(parsed.unread.empty());
-  REQUIRE(parse(R"({"input_ids":null})").problem == "has no \"input_ids\"");
+  REQUIRE(parse_line(R"({"input_ids":null})").problem == "has no \"input_ids\"");
 }
 
 TEST_CASE("fields that could change what is trained on are refused by name", "[jsonl]") {
@@ -141,18 +141,18 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
   };
   for (const auto& [field, problem] : cases) {
     INFO(field);
-    REQUIRE(parse(R"({"input_ids":[1,2,3],)" + field + "}").problem == problem);
-    REQUIRE(parse("{" + field + R"(,"input_ids":[1,2,3]})").problem == problem);
-    REQUIRE(parse("{" + field + R"(,"messages":[]})").problem == "has no \"input_ids\"");
+    REQUIRE(parse_line(R"({"input_ids":[1,2,3],)" + field + "}").problem == problem);
+    REQUIRE(parse_line("{" + field + R"(,"input_ids":[1,2,3]})").problem == problem);
+    REQUIRE(parse_line("{" + field + R"(,"messages":[]})").problem == "has no \"input_ids\"");
   }
 }
 
 TEST_CASE("fields that repeat known facts are accepted", "[jsonl]") {
   const ParsedLine parsed =
-      parse(R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],)"
-            R"("segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
-            R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,)"
-            R"("special_tokens_mask":[0,0,1],"length":3,"id":"a"})");
+      parse_line(R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],)"
+                 R"("segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
+                 R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,)"
+                 R"("special_tokens_mask":[0,0,1],"length":3,"id":"a"})");
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.labels == TokenIds{-100, 2, 3});
   REQUIRE(parsed.unread.empty());
@@ -182,14 +182,14 @@ TEST_CASE("no field of a JSONL line is ignored silently", "[jsonl]") {
   const std::string values[] = {"null",  "[]",    "{}",        "\"\"",   "0",     "1",
                                 "0.5",   "true",  "false",     "\"x\"",  "[0,0]", "[1,1]",
                                 "[0,1]", "[1,0]", "{\"k\":1}", "[[1,2]]"};
-  const ParsedLine plain = parse(R"({"input_ids":[1,1]})");
+  const ParsedLine plain = parse_line(R"({"input_ids":[1,1]})");
   std::mt19937 chance(20261126);  // NOLINT(cert-msc51-cpp): the same lines each time
   for (int i = 0; i < 4000; ++i) {
     const std::string& name = names[chance() % std::size(names)];
     const std::string& value = values[chance() % std::size(values)];
-    const ParsedLine parsed = parse(R"({"input_ids":[1,1],")" + name + "\":" + value + "}");
+    const ParsedLine parsed = parse_line(R"({"input_ids":[1,1],")" + name + "\":" + value + "}");
     INFO(name << " = " << value);
-    const JsonlField field = jsonl_field(name);
+    const JsonlField field = classify_jsonl_key(name);
     const bool nothing = value == "null" || value == "[]" || value == "{}" || value == "\"\"";
     const bool read = parsed.ids != plain.ids || parsed.labels != plain.labels;
     const bool counted = parsed.unread.count(name) == 1;
@@ -251,10 +251,10 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
   };
   for (const auto& [line, problem] : cases) {
     INFO(line);
-    REQUIRE(parse(line).problem == problem);
+    REQUIRE(parse_line(line).problem == problem);
   }
   const std::string deep = R"({"x":)" + std::string(100000, '[');
-  REQUIRE(parse(deep).problem == "column 71: nested too deeply");
+  REQUIRE(parse_line(deep).problem == "column 71: nested too deeply");
 }
 
 TEST_CASE("every prefix of a JSONL line, and every change of a byte, is read or refused",
@@ -262,12 +262,12 @@ TEST_CASE("every prefix of a JSONL line, and every change of a byte, is read or 
   const std::string line =
       R"({"input_ids":[1,22,3],"labels":[-100,22,3],"attention_mask":[1,1,1],"m":{"k":[0.5,"v"]}})";
   for (size_t size = 0; size < line.size(); ++size)
-    REQUIRE_FALSE(parse(line.substr(0, size)).problem.empty());
+    REQUIRE_FALSE(parse_line(line.substr(0, size)).problem.empty());
   for (size_t at = 0; at < line.size(); ++at) {
     for (const int flip : {1, 2, 16, 0x80, 0xff}) {
       std::string changed = line;
       changed[at] = static_cast<char>(changed[at] ^ flip);
-      const ParsedLine parsed = parse(changed);
+      const ParsedLine parsed = parse_line(changed);
       if (parsed.problem.empty()) REQUIRE(parsed.ids.size() == parsed.labels.size());
     }
   }
@@ -329,7 +329,7 @@ TEST_CASE("unread fields of a JSONL file are named by its check and its descript
                                         "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_"
                                         "ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
   const std::string note = path + ": not read: \"score\" of 2 lines, \"text\" of 1 line";
-  REQUIRE(TokenDataset({path}, {}).notes() == std::vector<std::string>{note});
+  REQUIRE(TokenDataset({path}, {}).opening_notices() == std::vector<std::string>{note});
   SequenceSetOptions options;
   options.sequence_length = 2;
   REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") !=

@@ -370,7 +370,7 @@ class MakeModel(unittest.TestCase):
             while not finished:
                 shutil.rmtree(self.out, ignore_errors=True)
                 self.run_script("--dtype", "fp32")
-                finished = self.killed(at, swaps, "--dtype", "bf16")
+                finished = self.run_until_kill(at, swaps, "--dtype", "bf16")
                 output_mark.recover(str(self.out))
                 output_mark.refuse_foreign_folder(str(self.out))
                 self.assertEqual(len(list(self.out.iterdir())), 7)
@@ -428,7 +428,7 @@ class MakeModel(unittest.TestCase):
             self.assertEqual(self.run_script("--dtype", "bf16")[0], 5)
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
 
-    def killed(self, at, swaps, *arguments):
+    def run_until_kill(self, at, swaps, *arguments):
         """Runs the script in a child process that ends before rename number `at`; returns whether
         the script reached its end."""
         def prepare(ending):

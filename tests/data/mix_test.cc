@@ -25,7 +25,7 @@ std::string ids_from(int first, int count) {
   return raw_u16(ids);
 }
 
-SequenceSetOptions mixed(const std::vector<double>& weights, int64_t length = 4) {
+SequenceSetOptions mix_options(const std::vector<double>& weights, int64_t length = 4) {
   SequenceSetOptions options;
   options.sequence_length = length;
   options.weights = weights;
@@ -41,7 +41,8 @@ std::vector<int32_t> tokens_of_step(const SequenceSet& sequences, const BatchLay
   for (int64_t rank = 0; rank < layout.ranks; ++rank) {
     StepReader reader(
         sequences, layout, rank,
-        sequences.order(true, 3, sequences.epoch_sequences(layout.global_batch(), false)), kVocab);
+        sequences.make_order(true, 3, sequences.epoch_sequences(layout.global_batch(), false)),
+        kVocab);
     StepBatch batch;
     reader.read(step, batch);
     *counted = batch.counted_tokens_global;
@@ -70,16 +71,16 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
   folder.write("c.mask", mask_bytes(trained));
   const auto taken = [&](const std::vector<double>& weights) {
     std::vector<int64_t> counts;
-    const SequenceSet sequences({a, b, c}, mixed(weights));
-    for (const MixedDataSet& set : sequences.mix()) counts.push_back(set.epoch_sequences);
+    const SequenceSet sequences({a, b, c}, mix_options(weights));
+    for (const MixedDataSet& set : sequences.mixed_sets()) counts.push_back(set.epoch_sequences);
     return counts;
   };
   REQUIRE(taken({1, 1, 1}) == std::vector<int64_t>{10, 10, 20});  // 40, 40 and 40 tokens
   REQUIRE(taken({0.5, 0.25, 0.25}) == std::vector<int64_t>{10, 5, 10});
   REQUIRE(taken({100, 1, 1}) == std::vector<int64_t>{10, 1, 1});  // at least one of every set
   REQUIRE(taken({3, 1, 6}) == std::vector<int64_t>{10, 3, 40});
-  const SequenceSet sequences({a, b, c}, mixed({1, 1, 2}));
-  REQUIRE(sequences.mix_tokens() == std::vector<int64_t>{40, 8, 10});
+  const SequenceSet sequences({a, b, c}, mix_options({1, 1, 2}));
+  REQUIRE(sequences.trained_tokens_of_sets() == std::vector<int64_t>{40, 8, 10});
   REQUIRE(sequences.epoch_sequences(1, false) == 60);
   REQUIRE(sequences.epoch_sequences(16, true) == 48);
   REQUIRE(sequences.steps_for_epochs(2, 6) == 20);
@@ -94,10 +95,10 @@ TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
   TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 41)), folder.write("b.bin", ids_from(100, 9))},
-      mixed({2, 1}));
+      mix_options({2, 1}));
   const BatchLayout layout{.micro_batch_size = 5};
   StepReader reader(sequences, layout, 0,
-                    sequences.order(true, 7, sequences.epoch_sequences(5, false)), kVocab);
+                    sequences.make_order(true, 7, sequences.epoch_sequences(5, false)), kVocab);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::map<bool, int> labels;
     for (int64_t step = 0; step < 3; ++step) {
@@ -114,7 +115,7 @@ TEST_CASE("every layout of ranks reads the same sequences of a mix", "[mix]") {
   TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
-      mixed({1, 1}));
+      mix_options({1, 1}));
   for (int64_t step = 0; step < 12; ++step) {
     int64_t counted = 0;
     const auto one = tokens_of_step(sequences, {.micro_batch_size = 24}, step, &counted);
@@ -133,7 +134,7 @@ TEST_CASE("a resumed loader continues with the sequences of an uninterrupted one
   TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
-      mixed({1, 3}));
+      mix_options({1, 3}));
   LoaderOptions options;
   options.vocab_rows = kVocab;
   options.layout = {.micro_batch_size = 3, .ranks = 2};
@@ -159,7 +160,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
   }
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    SequenceSetOptions options = mixed({1, 1}, 16);
+    SequenceSetOptions options = mix_options({1, 1}, 16);
     options.packing = packing;
     const SequenceSet sequences({folder / "a.bin", folder / "b.bin"}, options);
     SequenceReader reader(sequences, kVocab);
@@ -191,13 +192,13 @@ TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
                     b = folder.write("b.bin", ids_from(100, 4));
   REQUIRE(
       error_text_of([&] {
-        SequenceSet({a, b}, mixed({1, 1}));
+        SequenceSet({a, b}, mix_options({1, 1}));
       }) ==
       "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 sequences of 4, "
       "and none of their labels counts\n  remedy: remove it from data.train, lower "
       "data.sequence_length, or prepare it "
       "again with labels that count");
   REQUIRE(error_text_of([&] {
-            SequenceSet({a, a}, mixed({1e-30, 1}));
+            SequenceSet({a, a}, mix_options({1e-30, 1}));
           }).find("makes an epoch of") != std::string::npos);
 }

@@ -244,7 +244,7 @@ class PrepareData(unittest.TestCase):
         path.write_text(json.dumps({**json.loads(path.read_text()), "bos_token": "<|im_start|>",
                                     **settings}))
 
-    def firsts(self, path, *options):
+    def first_tokens(self, path, *options):
         self.prepare(path, *options)
         return [(int(ids[0]), bool(trained[0])) for ids, trained in read_pair(self.out + "/train")]
 
@@ -252,25 +252,25 @@ class PrepareData(unittest.TestCase):
         path = self.write("a.txt", "hello")
         h = self.tokenizer.encode("h").ids[0]
         self.begin_texts(False)
-        self.assertEqual(self.firsts(path), [(h, True)])
-        self.assertEqual(self.firsts(path, "--bos", "always"), [(1, True)])
+        self.assertEqual(self.first_tokens(path), [(h, True)])
+        self.assertEqual(self.first_tokens(path, "--bos", "always"), [(1, True)])
         self.begin_texts(False, add_bos_token=True)
-        self.assertEqual(self.firsts(path), [(1, True)])
+        self.assertEqual(self.first_tokens(path), [(1, True)])
         self.begin_texts(True, add_bos_token=False)  # overrides tokenizer.json, as in transformers
-        self.assertEqual(self.firsts(path), [(h, True)])
+        self.assertEqual(self.first_tokens(path), [(h, True)])
         pathlib.Path(self.model, "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
-        self.assertEqual(self.firsts(path), [(1, True)])
-        self.assertEqual(self.firsts(path, "--bos", "never"), [(h, True)])
+        self.assertEqual(self.first_tokens(path), [(1, True)])
+        self.assertEqual(self.first_tokens(path, "--bos", "never"), [(h, True)])
         ids, _ = read_pair(self.out + "/train")[0]
         self.assertEqual((ids.size, ids[-1]), (6, 0))
         # A text that contains the token already has it only once.
-        self.assertEqual(self.firsts(self.write("b.txt", "<|im_start|>hello")), [(1, True)])
+        self.assertEqual(self.first_tokens(self.write("b.txt", "<|im_start|>hello")), [(1, True)])
         self.assertEqual(read_pair(self.out + "/train")[0][0].size, 7)
 
     def test_bos_of_a_prompt_is_not_trained_on_and_chats_get_no_other_bos_than_the_templates(self):
         self.begin_texts(True)
         pair = self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}')
-        self.assertEqual(self.firsts(pair, "--plain"), [(1, False)])
+        self.assertEqual(self.first_tokens(pair, "--plain"), [(1, False)])
         self.prepare(pair)
         ids, _ = read_pair(self.out + "/train")[0]
         chat = "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
@@ -319,7 +319,7 @@ class PrepareData(unittest.TestCase):
 
     # --- files that it never replaces ---
 
-    def everything(self):
+    def folder_contents(self):
         """Returns the names, kinds and contents of everything below the test's folder."""
         found = {}
         for path in sorted(pathlib.Path(self.folder).rglob("*")):
@@ -328,10 +328,10 @@ class PrepareData(unittest.TestCase):
         return found
 
     def assert_refused(self, message, *arguments):
-        before = self.everything()
+        before = self.folder_contents()
         code, _, err = self.run_script(*arguments)
         self.assertEqual((code, err), (4, f"prepare_data: error: {message}\n"))
-        self.assertEqual(self.everything(), before)
+        self.assertEqual(self.folder_contents(), before)
 
     def test_files_that_the_script_did_not_write_are_not_replaced(self):
         text, foreign = self.write("a.txt",
@@ -407,7 +407,7 @@ class PrepareData(unittest.TestCase):
         self.assertTrue(os.path.islink(self.out)
                         and os.path.exists(self.folder + "/nowhere/train.bin"))
 
-    def killed(self, at, *arguments):
+    def run_until_kill(self, at, *arguments):
         """Runs the script in a child process that ends, as if by SIGKILL, before rename or removal
         number `at`; returns whether the script reached its end."""
         def prepare(ending):
@@ -423,7 +423,7 @@ class PrepareData(unittest.TestCase):
         plain, at, finished = ("--plain", "--validation-every", "2"), 0, False
         while not finished:
             self.prepare(first, *plain, "--force")
-            finished = self.killed(at, second, *plain)
+            finished = self.run_until_kill(at, second, *plain)
             self.assertIn("done in", self.prepare(second, *plain, "--force"))
             for split, count in (("train", 3), ("validation", 3)):
                 self.assertEqual([self.trained_text(d) for d in read_pair(f"{self.out}/{split}")],

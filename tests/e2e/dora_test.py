@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import (ShardedJob, accumulation_of_ranks, case, checkpoints, config,
+from runner import (ShardedJob, accumulation_of_ranks, case, config,
                     copy_without_last_save, exported_adapter, ftrun, kill_before_last_save, must,
                     preload, reproducible_metrics, require_near, run_cases, same_tensors, start,
                     steps, write_config)

@@ -5,7 +5,6 @@ and template; a Hugging Face cache also has it under its Hub name. Two lines are
 that makes the real model (e2e.quickstart runs its script) and the one that downloads it. The test
 is skipped (exit 77) if there is no models/smollm2-135m."""
 import json
-import os
 import pathlib
 import shutil
 import subprocess

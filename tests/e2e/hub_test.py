@@ -4,7 +4,6 @@ exported, merged, and resumed after the cache got a newer commit; for what is mi
 has the command that downloads it."""
 import functools
 import json
-import os
 import pathlib
 import shutil
 import subprocess

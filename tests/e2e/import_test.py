@@ -58,7 +58,7 @@ def refusal(*arguments, code=4):
     return text
 
 
-def says(text, *parts):
+def require_in(text, *parts):
     for part in parts:
         assert str(part) in text, f"no {str(part)!r} in:\n{text}"
 
@@ -103,9 +103,9 @@ def migrate(scratch, name, checkpoint, expected, *arguments):
     imported, run = scratch / f"{name}-imported", scratch / f"{name}-run"
     stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out", imported, *arguments).stdout
     must(ftrun("verify", imported))
-    says(must(ftrun("inspect", imported)).stdout, "imported from", "optimizer.params.betas")
+    require_in(must(ftrun("inspect", imported)).stdout, "imported from", "optimizer.params.betas")
     converted = must(ftrun("convert", imported, "--run", run)).stdout
-    says(converted, "--resume auto", f"step {expected['step']}")
+    require_in(converted, "--resume auto", f"step {expected['step']}")
     must(ftrun("verify", run))
     step = run / "checkpoints" / f"step-{expected['step']:08}"
     require_equal_states(state_hashes(step), expected["states"])
@@ -141,7 +141,7 @@ def torch_zip(path, pickled, entries=(), top="archive", storage=b""):
             made.writestr(name, content)
 
 
-class Calls:
+class PickledCall:
     """An object that is pickled as a call of `function`."""
 
     def __init__(self, function, *arguments):
@@ -187,10 +187,10 @@ with tempfile.TemporaryDirectory() as scratch:
         for folder in fixtures:
             expected = expected_of(folder.name)
             run, message = migrate(scratch, folder.name, folder / "checkpoint", expected)
-            says(message, "not known: tokens", "universal" if "universal" in folder.name
-                 else f"stage {expected['stage']}")
+            require_in(message, "not known: tokens", "universal" if "universal" in folder.name
+                       else f"stage {expected['stage']}")
             done, found, off = resume(scratch, run, expected)
-            says(done.stderr, "was imported from DeepSpeed", "not known: tokens")
+            require_in(done.stderr, "was imported from DeepSpeed", "not known: tokens")
             if expected["precision"] == "fp16":
                 assert expected["loss_scaler"]["iteration"] == expected["step"]
                 assert found[-1]["loss_scale"] == expected["scaler_after"]["scale"], (
@@ -216,18 +216,19 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = next(checkpoint.glob("*_universal")) / "zero/model.norm.weight"
         (folder / "exp_avg.pt").unlink()
         out = scratch / "frozen-out"
-        says(refusal(checkpoint, "--model", MODEL, "--out", out),
-             "1 of the model's 21 tensors have no state of the optimizer:\n  model.norm.weight",
-             "--zero-moments")
+        require_in(refusal(checkpoint, "--model", MODEL, "--out", out),
+                   "1 of the model's 21 tensors have no state of the optimizer:\n  "
+                   "model.norm.weight",
+                   "--zero-moments")
         stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out", out,
                                    "--zero-moments").stdout
-        says(stdout, "1 tensors begin with moments of zero:\n  model.norm.weight")
+        require_in(stdout, "1 tensors begin with moments of zero:\n  model.norm.weight")
         states = load_file(out / "state-00001.safetensors")
         assert (not states["model.norm.weight.exp_avg"].any()
                 and states["model.norm.weight.exp_avg_sq"].any())
         shutil.rmtree(folder)
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "none"),
-             "no state of the optimizer", "model.norm.weight")
+        require_in(refusal(checkpoint, "--model", MODEL, "--out", scratch / "none"),
+                   "no state of the optimizer", "model.norm.weight")
 
     @case
     def names_may_have_prefixes():
@@ -240,22 +241,22 @@ with tempfile.TemporaryDirectory() as scratch:
                                    zero / "value_head.weight")
         stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out",
                                    scratch / "prefixed-out").stdout
-        says(stdout, "1 tensors of the checkpoint are not in the model and were left out:\n  "
-                     "value_head.weight")
+        require_in(stdout, "1 tensors of the checkpoint are not in the model and were left out:\n  "
+                           "value_head.weight")
         found = {}
         for path in (scratch / "prefixed-out").glob("*.safetensors"):
             found.update({name: hashlib.sha256(values.tobytes()).hexdigest()
                           for name, values in load_file(path).items()})
         require_equal_states(found, expected_of("universal-zero2-fp32-3")["states"])
         stranger.rename(zero / "module.lm_head.weight")
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "two"),
-             "are both called lm_head.weight")
+        require_in(refusal(checkpoint, "--model", MODEL, "--out", scratch / "two"),
+                   "are both called lm_head.weight")
         shutil.rmtree(zero / "module.lm_head.weight")
         shutil.rmtree(zero / "module._orig_mod.lm_head.weight")
         # The model's file has this weight too, as it also has those that do not train.
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "three"),
-             "1 of the model's 21 tensors did not train (frozen)",
-             "lm_head.weight", "--zero-moments")
+        require_in(refusal(checkpoint, "--model", MODEL, "--out", scratch / "three"),
+                   "1 of the model's 21 tensors did not train (frozen)",
+                   "lm_head.weight", "--zero-moments")
 
     def universal_of(folder, weights):
         """Writes a universal checkpoint by hand, where every state of a tensor equals its
@@ -335,7 +336,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             expected = json.loads((folder / name / "expected.json").read_text())
             run, message = migrate(scratch, f"dcp-{name}", folder / name / "checkpoint", expected)
-            says(message, "PyTorch DCP", f"step {expected['step']}", "data and its order")
+            require_in(message, "PyTorch DCP", f"step {expected['step']}", "data and its order")
             assert ("tokens" in message.split("not known: ")[1]) == (expected["tokens"] is None), (
                 message)
             _, _, off = resume(scratch, run, expected)
@@ -347,10 +348,10 @@ with tempfile.TemporaryDirectory() as scratch:
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
         text = refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out")
-        says(text, "__1_0.distcp")
+        require_in(text, "__1_0.distcp")
         file.unlink()
-        says(refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out", code=5),
-             "__1_0.distcp: No such file")
+        require_in(refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out", code=5),
+                   "__1_0.distcp: No such file")
 
     # ---- guards of a resume ----
 
@@ -361,8 +362,8 @@ with tempfile.TemporaryDirectory() as scratch:
         other = config(run, expected, train_batch_size=3)
         other["optimizer"]["params"]["betas"] = [0.9, 0.999]
         result = must(ftrun("--config", write_config(scratch, other), "--resume", "auto"), 2)
-        says(result.stderr, "config.train_batch_size: was 6, is now 3",
-             "config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]")
+        require_in(result.stderr, "config.train_batch_size: was 6, is now 3",
+                   "config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]")
         must(ftrun("--config", write_config(scratch, other), "--resume", "auto", "--allow",
                    "config.train_batch_size", "--allow",
                    "config.optimizer.params.betas"))
@@ -375,29 +376,29 @@ with tempfile.TemporaryDirectory() as scratch:
         mine = scratch / "mine"
         mine.mkdir()
         (mine / "thesis.txt").write_text("mine")
-        says(refusal(checkpoint, "--model", MODEL, "--out", mine), "is not replaced",
-             "ftrun-output.json")
+        require_in(refusal(checkpoint, "--model", MODEL, "--out", mine), "is not replaced",
+                   "ftrun-output.json")
         def inputs():
             return {p: p.read_bytes() for folder in (FIXTURES / "zero1-fp32-2", MODEL)
                     for p in folder.rglob("*") if p.is_file()}
 
         before = inputs()
         for out in (checkpoint, checkpoint / "new", MODEL, FIXTURES / "zero1-fp32-2"):
-            says(import_checkpoint(checkpoint, "--model", MODEL, "--out", out, code=4).stderr,
-                 "overlaps with")
+            require_in(import_checkpoint(checkpoint, "--model", MODEL, "--out", out, code=4).stderr,
+                       "overlaps with")
             assert inputs() == before
         imported, run = scratch / "once", scratch / "once-run"
         import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
         # An import may replace its own output.
         import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
         must(ftrun("convert", imported, "--run", run))
-        says(must(ftrun("convert", imported, "--run", run), 2).stderr, "holds a run already")
-        says(must(ftrun("convert", imported, "--run", mine), 2).stderr, "thesis.txt")
+        require_in(must(ftrun("convert", imported, "--run", run), 2).stderr, "holds a run already")
+        require_in(must(ftrun("convert", imported, "--run", mine), 2).stderr, "thesis.txt")
         assert ((mine / "thesis.txt").read_text() == "mine"
                 and sorted(p.name for p in mine.iterdir()) == ["thesis.txt"])
-        says(must(ftrun("convert", imported), 2).stderr, "neither --out nor --run")
-        says(must(ftrun("convert", imported, "--run", run, "--out", run), 2).stderr,
-             "both --out and --run")
+        require_in(must(ftrun("convert", imported), 2).stderr, "neither --out nor --run")
+        require_in(must(ftrun("convert", imported, "--run", run, "--out", run), 2).stderr,
+                   "both --out and --run")
         # The leftovers of a killed convert are removed, and the run folder can then be used.
         halfway = scratch / "halfway"
         must(ftrun("convert", imported, "--run", halfway))
@@ -417,11 +418,11 @@ with tempfile.TemporaryDirectory() as scratch:
         state.write_bytes(content)
         for command in (("convert", imported, "--run", scratch / "changed-run"),
                         ("verify", imported), ("inspect", imported)):
-            says(must(ftrun(*command), 4).stderr, "state-00001.safetensors was changed")
+            require_in(must(ftrun(*command), 4).stderr, "state-00001.safetensors was changed")
         assert not (scratch / "changed-run").exists()
         state.unlink()
-        says(must(ftrun("convert", imported, "--run", scratch / "changed-run"), 4).stderr,
-             "state-00001.safetensors was removed")
+        require_in(must(ftrun("convert", imported, "--run", scratch / "changed-run"), 4).stderr,
+                   "state-00001.safetensors was removed")
 
     # ---- hostile and damaged files ----
 
@@ -438,31 +439,32 @@ with tempfile.TemporaryDirectory() as scratch:
         marker = scratch / "marker"
         touch = f"touch {marker}"
         calls = {
-            "system": Calls(os.system, touch),
-            "popen": Calls(subprocess.Popen, ["touch", str(marker)]),
-            "eval": Calls(eval, f"open({str(marker)!r}, 'w')"),
-            "nested": {"a": [{"b": (Calls(os.system, touch), 1)}]},
-            "posix": Calls(getattr(os, "mkdir"), str(marker)),
+            "system": PickledCall(os.system, touch),
+            "popen": PickledCall(subprocess.Popen, ["touch", str(marker)]),
+            "eval": PickledCall(eval, f"open({str(marker)!r}, 'w')"),
+            "nested": {"a": [{"b": (PickledCall(os.system, touch), 1)}]},
+            "posix": PickledCall(getattr(os, "mkdir"), str(marker)),
         }
         for name, value in calls.items():
             text = hostile(name, pickled=pickle.dumps({"module": value}, protocol=2))
-            says(text, "mp_rank_00_model_states.pt", "which no checkpoint needs")
+            require_in(text, "mp_rank_00_model_states.pt", "which no checkpoint needs")
         for protocol in range(6):
             text = hostile(f"protocol-{protocol}",
-                           pickled=pickle.dumps(Calls(os.system, touch), protocol=protocol))
-            says(text, "posix.system")
+                           pickled=pickle.dumps(PickledCall(os.system, touch), protocol=protocol))
+            require_in(text, "posix.system")
         # Names that look harmless are kept as names: nothing is called, and what is built with them
         # is not accepted as data.
-        says(hostile("getattr", pickled=pickle.dumps(Calls(getattr, {}, "clear"), protocol=2)),
-             "an object of builtins.getattr")
-        says(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."),
-             "the pickle sets a state of ")
-        says(hostile("class", pickled=b"\x80\x02}" + op_name("global_steps")
-                     + b"cevil.module\nCounter\n)\x81s."),
-             "global_steps is an object of evil.module.Counter")
-        says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
-             "a persistent id does not name a tensor storage")
-        says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
+        require_in(hostile("getattr", pickled=pickle.dumps(PickledCall(getattr, {}, "clear"),
+                                                           protocol=2)),
+                   "an object of builtins.getattr")
+        require_in(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."),
+                   "the pickle sets a state of ")
+        require_in(hostile("class", pickled=b"\x80\x02}" + op_name("global_steps")
+                           + b"cevil.module\nCounter\n)\x81s."),
+                   "global_steps is an object of evil.module.Counter")
+        require_in(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
+                   "a persistent id does not name a tensor storage")
+        require_in(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
         assert not marker.exists(), "code hidden in a pickle was run"
 
     @case
@@ -486,27 +488,27 @@ with tempfile.TemporaryDirectory() as scratch:
                         "class torch.QUInt8Storage"),
         }
         for name, (pickled, message) in wrong.items():
-            says(hostile(name, pickled=pickled, storage=data), message,
-                 "mp_rank_00_model_states.pt")
+            require_in(hostile(name, pickled=pickled, storage=data), message,
+                       "mp_rank_00_model_states.pt")
         for entry in ("../../escape", "/etc/escape", "archive/../../escape", "archive//escape",
                       "archive\\..\\escape"):
             text = hostile(f"name-{abs(hash(entry))}", pickled=b"\x80\x02}.",
                            entries=[(entry, "x")])
-            says(text, "is not named as torch names them")
+            require_in(text, "is not named as torch names them")
         for n, junk in enumerate((b"", b"\x80", b"\x80\x02}", b"\x80\x02(", b"\x80\x02.",
                                   b"\x80\x02}}\x94s.", b"\x80\x02\x8a\xff.", b"\x80\x02h\x07.",
                                   b"\x80\x02X\xff\xff\xff\x7fabc.",
                                   b"\x80\x02((((tttt\x85" + b"\x85" * 100_000 + b"}" + b".")):
-            says(hostile(f"junk-{n}", pickled=junk), "mp_rank_00_model_states.pt")
+            require_in(hostile(f"junk-{n}", pickled=junk), "mp_rank_00_model_states.pt")
         # A key whose hash would recurse as deep as the key is nested; and lists that are copied
         # again and again.
-        says(hostile("deep", pickled=b"\x80\x02}K\x01" + b"\x85" * 60_000 + b"K\x01s."),
-             "dictionary's key")
-        says(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N"
-                     + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
+        require_in(hostile("deep", pickled=b"\x80\x02}K\x01" + b"\x85" * 60_000 + b"K\x01s."),
+                   "dictionary's key")
+        require_in(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N"
+                           + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
         many = (b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000"
                 + b"".join([b"ctorch\nSize\nq\x01"] + [b"h\x01h\x00\x85R"] * 2_000) + b".")
-        says(hostile("copies", pickled=many), "copies its lists so often")
+        require_in(hostile("copies", pickled=many), "copies its lists so often")
 
     @case
     def odd_layouts_are_refused():
@@ -519,14 +521,14 @@ with tempfile.TemporaryDirectory() as scratch:
             for n, odd in enumerate((None, "x", [1], {"a": 1}, {1: 2}, 1.5, [[{}]], ({},))):
                 text = hostile(f"odd-{key}-{n}",
                                pickled=pickle.dumps({**whole, key: odd}, protocol=2))
-                says(text, "import_checkpoint: error: ")
-        says(hostile("odd-steps", pickled=pickle.dumps({**whole, "global_steps": "many"},
-                                                       protocol=2)), "global_steps is a str")
+                require_in(text, "import_checkpoint: error: ")
+        require_in(hostile("odd-steps", pickled=pickle.dumps({**whole, "global_steps": "many"},
+                                                             protocol=2)), "global_steps is a str")
         folder = scratch / "odd-dcp"
         folder.mkdir()
-        for n, odd in enumerate((1, {}, {"a": []}, Calls(os.getcwd))):
+        for n, odd in enumerate((1, {}, {"a": []}, PickledCall(os.getcwd))):
             (folder / ".metadata").write_bytes(pickle.dumps(odd))
-            says(refusal(folder, "--model", MODEL, "--out", scratch / "odd-out"), ".metadata")
+            require_in(refusal(folder, "--model", MODEL, "--out", scratch / "odd-out"), ".metadata")
 
     @case
     def damaged_files_are_refused():
@@ -538,7 +540,7 @@ with tempfile.TemporaryDirectory() as scratch:
         random = np.random.default_rng(5)
         for size in (0, 1, 100, len(content) // 2, len(content) - 1):
             victim.write_bytes(content[:size])
-            says(refusal(*arguments), victim.name)
+            require_in(refusal(*arguments), victim.name)
         unnoticed = 0
         reference = None
         for at in sorted(random.integers(0, len(content), 40)):
@@ -554,7 +556,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 unnoticed += 1
         assert unnoticed < 20, unnoticed
         victim.unlink()
-        says(refusal(*arguments), "rank 1 is missing")
+        require_in(refusal(*arguments), "rank 1 is missing")
 
     def reference_states():
         out = scratch / "reference-out"
@@ -566,19 +568,21 @@ with tempfile.TemporaryDirectory() as scratch:
         empty = scratch / "empty"
         empty.mkdir()
         out = scratch / "empty-out"
-        says(refusal(empty, "--model", MODEL, "--out", out), "holds no checkpoint of DeepSpeed")
+        require_in(refusal(empty, "--model", MODEL, "--out", out),
+                   "holds no checkpoint of DeepSpeed")
         (empty / "latest").write_text("global_step9")
-        says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which does not exist",
-             "--tag")
+        require_in(refusal(empty, "--model", MODEL, "--out", out),
+                   "'global_step9', which does not exist",
+                   "--tag")
         (empty / "latest").write_text("../../etc")
-        says(refusal(empty, "--model", MODEL, "--out", out), "not a plain folder name")
-        says(refusal(FIXTURES / "zero1-fp32-2/checkpoint", "--model", empty, "--out", out),
-             "config.json")
+        require_in(refusal(empty, "--model", MODEL, "--out", out), "not a plain folder name")
+        require_in(refusal(FIXTURES / "zero1-fp32-2/checkpoint", "--model", empty, "--out", out),
+                   "config.json")
         torch_zip(empty / "mp_rank_00_model_states.pt", pickle.dumps({}))
-        says(refusal(empty, "--model", MODEL, "--out", out), "ZeRO stage 0")
+        require_in(refusal(empty, "--model", MODEL, "--out", out), "ZeRO stage 0")
         fewer = scratch / "fewer"
         shutil.copytree(FIXTURES / "zero3-fp32-2/checkpoint", fewer)
         next(fewer.glob("*/zero_pp_rank_1_*optim_states.pt")).unlink()
-        says(refusal(fewer, "--model", MODEL, "--out", out), "saved by 2 data-parallel ranks")
+        require_in(refusal(fewer, "--model", MODEL, "--out", out), "saved by 2 data-parallel ranks")
 
     run_cases()

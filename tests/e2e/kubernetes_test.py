@@ -6,7 +6,6 @@ import json
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 

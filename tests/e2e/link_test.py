@@ -7,9 +7,9 @@ import time
 
 from runner import (ATTEMPTS, Job, await_save, case, incomplete_checkpoints, manifest,
                     require_same_run, run_cases, skip, steps)
-from two_machines import TwoMachines, missing
+from two_machines import TwoMachines, namespace_problem
 
-if why := missing():
+if why := namespace_problem():
     skip(why)
 
 FEW = {"train": {"steps": 2}, "comm": {"backend": "gloo"}}

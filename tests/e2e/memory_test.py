@@ -6,7 +6,6 @@ import pathlib
 import re
 import resource
 import subprocess
-import sys
 import tempfile
 
 from runner import (BINARY, TIMEOUT, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics,

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (ShardedJob, checkpoints, evaluations, exported_weights, ftrun, losses, manifest,
-                    metrics, must, require_near, require_same_run, start, steps, stored_boxes,
+                    must, require_near, require_same_run, start, steps, stored_boxes,
                     tiny_data, tiny_model)
 
 VOCABULARY = 503  # the last of 2 ranks, and of 4, has a row of padding
@@ -29,7 +29,7 @@ def whole_state(out):
     return tensors
 
 
-def as_one_process(out, one):
+def require_as_one_process(out, one):
     require_near("loss", losses(out), losses(one), 1e-5)
     require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
                  [m["grad_norm"] for m in steps(one)], 5e-5)
@@ -39,7 +39,7 @@ def validation_losses(out):
     return [m["loss"] for m in evaluations(out)]
 
 
-def refused(config, *arguments):
+def refusal_of(config, *arguments):
     """Returns the message with which `ftrun check` and the start refuse a config; the two must be
     equal."""
     messages = set()
@@ -73,12 +73,12 @@ class MeshJob(ShardedJob):
                          "token_dtype": "uint16"} | changes.get("data", {})
         return given
 
-    def trained(self, name, *arguments, **mesh):
+    def train_once(self, name, *arguments, **mesh):
         if name not in self.done:
             self.done[name] = self.run(name, *arguments, **self.settings_of(**mesh))
         return self.out(name)
 
-    def started(self, name, **mesh):
+    def start_run(self, name, **mesh):
         running = start("--config", self.config(name, **self.settings_of(total=MANY, **mesh)),
                         "--restarts", 0)
         running.await_line("step 3/")
@@ -87,8 +87,8 @@ class MeshJob(ShardedJob):
     # --- what every mesh must do ---------------------------------------------------------------
 
     def require_training_as_one_process(self, name, mesh, one):
-        out = self.trained(name, **mesh)
-        as_one_process(out, one)
+        out = self.train_once(name, **mesh)
+        require_as_one_process(out, one)
         require_near("validation", validation_losses(out), validation_losses(one), 1e-5)
         # Ranks that read the same sequences count once.
         assert [(m["samples"], m["tokens"])
@@ -149,7 +149,7 @@ class MeshJob(ShardedJob):
 
     def require_resume_bit_for_bit(self, name, mesh):
         cut = f"{name}-cut"
-        self.trained(cut, **mesh, total=2)
+        self.train_once(cut, **mesh, total=2)
         run = self.run(cut, "--resume", "auto", **self.settings_of(**mesh))
         assert f"resumed from {self.out(cut)}/checkpoints/step-00000002" in run.stdout, run.stdout
         # The validation at the end of the first part is not in the whole run.
@@ -170,7 +170,7 @@ class MeshJob(ShardedJob):
             if part:
                 assert (f"resumed from {self.out('moved')}/checkpoints/step-0000000{2 * part}"
                         in run.stdout), run.stdout
-        as_one_process(self.out("moved"), self.out("straight"))
+        require_as_one_process(self.out("moved"), self.out("straight"))
         found, expected = whole_state(self.out("moved")), whole_state(self.out("straight"))
         assert found.keys() == expected.keys()
         for key, values in expected.items():
@@ -187,7 +187,7 @@ class MeshJob(ShardedJob):
     def require_save_and_resume_after_signal(self, of, mesh):
         for target in (None, 1):  # all ranks, and one that writes no files of the run folder
             name = f"stopped-{of}-{target}"
-            running = self.started(name, **mesh)
+            running = self.start_run(name, **mesh)
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
             running.wait(143)
             last_step = len(steps(self.out(name)))

@@ -128,8 +128,8 @@ with tempfile.TemporaryDirectory() as scratch:
         ids = torch.from_numpy(tokens[:ROWS * LENGTH + 1].astype(np.int64))
         with torch.no_grad():
             found = whole(input_ids=ids[:-1].view(ROWS, LENGTH)).logits.double()
-        wanted = torch.nn.functional.cross_entropy(found.view(-1, found.shape[-1]), ids[1:])
-        require_near("loss", losses[:1], [float(wanted)], 1e-5)
+        expected = torch.nn.functional.cross_entropy(found.view(-1, found.shape[-1]), ids[1:])
+        require_near("loss", losses[:1], [float(expected)], 1e-5)
 
     def compare_exports(name, own_name, source, kind):
         """Checks that the run's export is the source's folder with the decoder from the other run's
@@ -138,8 +138,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert after.keys() == source.keys(), after.keys() ^ source.keys()
         for tensor, value in after.items():
             of_own = tensor.removeprefix("language_model.")
-            wanted = source[tensor] if is_vision(tensor) else own[of_own]
-            assert value.dtype == wanted.dtype and torch.equal(value, wanted), tensor
+            expected = source[tensor] if is_vision(tensor) else own[of_own]
+            assert value.dtype == expected.dtype and torch.equal(value, expected), tensor
             assert is_vision(tensor) or not torch.equal(value, source[tensor]), tensor
         return open_whole(scratch / name / "export/model", kind)
 
@@ -177,10 +177,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ([m["loss"] for m in steps(scratch / "out-new")] ==
                 [m["loss"] for m in steps(scratch / "out-mistral")])
         after = tensors_of(scratch / "out-new/export/model")
-        wanted = {in_new_names(name): value for name, value
-                  in tensors_of(scratch / "out-mistral/export/model").items()}
-        assert after.keys() == wanted.keys(), after.keys() ^ wanted.keys()
-        assert all(torch.equal(after[name], value) for name, value in wanted.items())
+        expected = {in_new_names(name): value for name, value
+                    in tensors_of(scratch / "out-mistral/export/model").items()}
+        assert after.keys() == expected.keys(), after.keys() ^ expected.keys()
+        assert all(torch.equal(after[name], value) for name, value in expected.items())
         open_whole(scratch / "out-new/export/model", "Mistral3")
 
     @case
@@ -307,13 +307,14 @@ with tempfile.TemporaryDirectory() as scratch:
             names = sorted({name.rpartition(".")[0] for name in shapes
                             if name.endswith((".weight", ".bias"))})
             for choice in CHOICES:
-                wanted = rule_of_peft(names, shapes, **choice)
+                expected = rule_of_peft(names, shapes, **choice)
                 found, notice = check_targets(folder, choice)
                 assert found == {entry: {part: (len(some), some[0]) for part, some in parts.items()}
-                                 for entry, parts in wanted.items()}, (kind, choice, found, wanted)
-                named.update((kind, part) for parts in wanted.values() for part in parts)
+                                 for entry, parts in expected.items()}, (kind, choice, found,
+                                                                         expected)
+                named.update((kind, part) for parts in expected.values() for part in parts)
                 # PEFT wraps the same modules of the model in memory.
-                of_rule = {name for parts in wanted.values() for some in parts.values()
+                of_rule = {name for parts in expected.values() for some in parts.values()
                            for name in some}
                 if any(name.endswith("norm") for name in of_rule):
                     continue  # PEFT refuses this
@@ -373,9 +374,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
                 result.stdout + result.stderr)
             must(result, 2 if unknown else 0)
-            wanted = unknown or without_effect
-            assert {entry for entry, _ in notices} == wanted, (exclude, notices)
-            assert len(notices) == len(wanted), (exclude, notices)
+            expected = unknown or without_effect
+            assert {entry for entry, _ in notices} == expected, (exclude, notices)
+            assert len(notices) == len(expected), (exclude, notices)
             assert all((what == "changes nothing") == (not unknown) for _, what in notices), notices
             kinds_met.add("unknown" if unknown else "without effect" if without_effect
                           else "used")

@@ -102,13 +102,13 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_run_prints_its_progress():
         result = job.run("run", **FULL)
         lines = result.stdout.splitlines()
-        for start in ("validation on 10 of 12 sequences (train.evaluation.samples)",
-                      "step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
-                      f"exported {job.out('run')}/export/model", "memory of rank 0",
-                      "step  training loss",
-                      "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
-            assert any(line.startswith(start) for line in lines), (
-                f"no line {start!r}:\n{result.stdout}")
+        for line_start in ("validation on 10 of 12 sequences (train.evaluation.samples)",
+                           "step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
+                           f"exported {job.out('run')}/export/model", "memory of rank 0",
+                           "step  training loss",
+                           "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
+            assert any(line.startswith(line_start) for line in lines), (
+                f"no line {line_start!r}:\n{result.stdout}")
         # Each decision is printed once, on stderr.
         assert result.stderr.count("default: scheduler = constant") == 1, result.stderr
         assert (len([line for line in lines if line.startswith("step ") and "/6  loss" in line])

@@ -8,7 +8,7 @@ import re
 import signal
 import tempfile
 
-from meshes import MeshJob, as_one_process, refused
+from meshes import MeshJob, refusal_of, require_as_one_process
 from runner import case, checkpoints, ftrun, losses, manifest, must, preload, run_cases, steps
 
 
@@ -38,13 +38,13 @@ with tempfile.TemporaryDirectory() as scratch:
         return mesh.get("pipeline", 1) * mesh.get("tensor", 1) * mesh.get("data", 1)
 
     job.settings_of = settings
-    trained = job.trained
+    train_once = job.train_once
 
     # --- what is trained ---------------------------------------------------------------------
 
     @case
     def stages_train_as_one_process():
-        one_process = trained("one", **ONE)
+        one_process = train_once("one", **ONE)
         for name, mesh in MESHES.items():
             job.require_training_as_one_process(name, mesh, one_process)
 
@@ -87,8 +87,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stages_train_the_same_over_gloo():
-        trained("gloo", **MESHES["zb-h1"], comm={"backend": "gloo"})
-        as_one_process(job.out("gloo"), job.out("one"))
+        train_once("gloo", **MESHES["zb-h1"], comm={"backend": "gloo"})
+        require_as_one_process(job.out("gloo"), job.out("one"))
 
     # --- going on ----------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def fp16_runs_continue_bit_for_bit_with_their_loss_scale():
         mesh = MESHES["interleaved"] | {"precision": "fp16"}
-        trained("fp16", **mesh)
+        train_once("fp16", **mesh)
         job.require_resume_bit_for_bit("fp16", mesh)
         scales = [[m["loss_scale"] for m in steps(job.out(name))] for name in ("fp16", "fp16-cut")]
         assert scales[0] == scales[1] and len(set(scales[0])) > 1, scales
@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_stage_that_is_lost_is_named():
-        running = job.started("lost", **MESHES["gpipe-4"])
+        running = job.start_run("lost", **MESHES["gpipe-4"])
         running.kill(signal.SIGKILL, running.ranks()[2])
         exit_code = running.wait(None)
         assert exit_code != 0 and "rank 2" in running.text(), running.text()
@@ -146,12 +146,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_model_that_cannot_be_cut_is_refused_with_the_arithmetic():
-        message = refused(job.config("deep", **settings(pipeline=8)))
+        message = refusal_of(job.config("deep", **settings(pipeline=8)))
         assert ("6 decoder layers" in message and "8 chunks" in message
                 and "nothing was started" in message), message
-        message = refused(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
+        message = refusal_of(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
         assert "3 + 4 = 7 ≠ the model's 6 decoder layers" in message, message
-        message = refused(job.config("whole", **settings(pipeline=2), partition={"unit": "model"}))
+        message = refusal_of(job.config("whole", **settings(pipeline=2),
+                                        partition={"unit": "model"}))
         assert "partition.unit" in message and "pipeline" in message, message
         assert not job.out("deep").exists()
 
@@ -160,12 +161,12 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = settings(pipeline=2, data=2, stage=1,
                            zero={"offload_optimizer": {"device": "cpu"}})
         job.run("offloaded", **changes)
-        as_one_process(job.out("offloaded"), job.out("one"))
+        require_as_one_process(job.out("offloaded"), job.out("one"))
         job.require_same_export(job.out("offloaded"), job.out("one"), "offloaded")
 
     @case
     def layers_may_be_assigned_by_hand():
-        trained("by-hand", pipeline=2, layers=[1, 5])
-        as_one_process(job.out("by-hand"), job.out("one"))
+        train_once("by-hand", pipeline=2, layers=[1, 5])
+        require_as_one_process(job.out("by-hand"), job.out("one"))
 
     run_cases()

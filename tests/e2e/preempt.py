@@ -63,7 +63,7 @@ def writer_model(folder):
     return folder
 
 
-def trained(out):
+def count_steps(out):
     """Returns the number of steps in the run's metrics."""
     return len(steps(out)) if (out / "metrics.jsonl").exists() else 0
 
@@ -74,7 +74,7 @@ def require_saved(out, number, code, what):
     if not (out / "run.json").exists():
         return
     assert not incomplete_checkpoints(out), f"{incomplete_checkpoints(out)}: {what}"
-    last_step = trained(out)
+    last_step = count_steps(out)
     if (
         last_step > 0
         and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {last_step}"
@@ -172,7 +172,7 @@ class PreemptionTrial:
 
     def stop_once(self, kind, running, out, seconds):
         """Sends a signal and checks how the run ends; returns False if it had ended before."""
-        before = trained(out)
+        before = count_steps(out)
         phase = self.chance.choice(PHASES)
         number = self.chance.choice(DRAWN)
         self.await_phase(phase, running, out, seconds)
@@ -197,7 +197,8 @@ class PreemptionTrial:
         if code == -number:
             # Before training begins, the kernel ends the process, as docs/errors.md says; but ftrun
             # handles SIGUSR1 from its first line on.
-            assert trained(out) == before and (number != signal.SIGUSR1 or not running.text()), what
+            assert count_steps(out) == before, what
+            assert number != signal.SIGUSR1 or not running.text(), what
         else:
             require_saved(out, number, code, what)
         self.seconds.append(took)

@@ -52,7 +52,7 @@ WARNING = "SlurmctldParameters=preempt_send_user_signal"
 GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
-def missing():
+def slurm_problem():
     """Returns why this machine cannot run its own SLURM; "" if it can."""
     if os.geteuid() != 0:
         return "not root"

@@ -91,7 +91,7 @@ class Draw:
         self.samples = chance.choice((4, 6, 8, 12))  # in a global batch
         self.steps = chance.randint(4, 7)
         self.precision = self.weighted(("fp32", 6), ("bf16", 2), ("fp16", 1))
-        self.what = self.draw_training()
+        self.training_settings = self.draw_training()
 
     def weighted(self, *choices):
         return self.chance.choices([c for c, _ in choices], [w for _, w in choices])[0]
@@ -118,10 +118,11 @@ class Draw:
     def draw_training(self):
         chance = self.chance
         rate = 10 ** chance.uniform(-4, -2.5)
-        what = {"data": self.draw_data(), "train": {"seed": chance.randint(0, 99),
-                                                    "steps": self.steps},
-                "gradient_clipping": chance.choice((0, 0.3, 1.0)), "train_batch_size": self.samples}
-        what["optimizer"] = self.weighted(
+        settings = {"data": self.draw_data(), "train": {"seed": chance.randint(0, 99),
+                                                        "steps": self.steps},
+                    "gradient_clipping": chance.choice((0, 0.3, 1.0)),
+                    "train_batch_size": self.samples}
+        settings["optimizer"] = self.weighted(
             ({"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1}},
              5),
             ({"type": "Adam", "params": {"lr": rate, "adam_w_mode": False, "weight_decay": 0.01}},
@@ -131,7 +132,7 @@ class Draw:
                                         "nesterov": self.maybe(0.5)}}, 2),
             ({"type": "SGD", "params": {"lr": 10 * rate}}, 1))
         if self.maybe(0.6):
-            what["scheduler"] = chance.choice((
+            settings["scheduler"] = chance.choice((
                 {"type": "cosine", "params": {"warmup_num_steps": 2}},
                 {"type": "linear", "params": {"warmup_num_steps": 1}},
                 {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_max_lr": rate}},
@@ -146,60 +147,62 @@ class Draw:
                 {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": rate,
                                                    "lr_range_test_step_size": 2,
                                                    "lr_range_test_step_rate": 0.5}}))
-        if what["data"].get("validation"):
-            what["train"]["check_replicas"] = chance.choice((0, 1, 100))
-            what["train"]["evaluation"] = {"every": chance.choice((0, 2)),
-                                           "samples": chance.choice((0, 5, 64))}
+        if settings["data"].get("validation"):
+            settings["train"]["check_replicas"] = chance.choice((0, 1, 100))
+            settings["train"]["evaluation"] = {"every": chance.choice((0, 2)),
+                                               "samples": chance.choice((0, 5, 64))}
             if self.maybe(0.3):
-                what["train"]["generate"] = {"prompt_tokens": 4, "tokens": 5,
-                                             "prompts": chance.choice((1, 3))}
+                settings["train"]["generate"] = {"prompt_tokens": 4, "tokens": 5,
+                                                 "prompts": chance.choice((1, 3))}
         if self.precision == "bf16":
-            what["bf16"] = {"enabled": True}
+            settings["bf16"] = {"enabled": True}
             if self.maybe(0.3):
-                what["data_types"] = {"grad_accum_dtype": "fp32"}
+                settings["data_types"] = {"grad_accum_dtype": "fp32"}
             if self.maybe(0.2):
-                what["communication_data_type"] = "fp32"
+                settings["communication_data_type"] = "fp32"
         # The scales are such that no layout overflows, because overflows depend on the order of
         # sums.
         if self.precision == "fp16":
-            what["fp16"] = {"enabled": True, "initial_scale_power": chance.choice((6, 9)),
-                            "loss_scale_window": 2}
+            settings["fp16"] = {"enabled": True, "initial_scale_power": chance.choice((6, 9)),
+                                "loss_scale_window": 2}
         trained = self.weighted(("all", 5), ("lora", 3), ("dora", 1), ("frozen", 2),
                                 ("quantized", 1))
         if trained == "frozen":
-            what["train"] |= chance.choice(({"freeze": "embed_tokens"},
-                                            {"freeze": r"layers\.[01]\."}, {"freeze": "norm"},
-                                            {"freeze": "lm_head"},
-                                            {"only": r"layers\.1\."}, {"only": "self_attn"},
-                                            {"only": "norm"}))
+            settings["train"] |= chance.choice(({"freeze": "embed_tokens"},
+                                                {"freeze": r"layers\.[01]\."}, {"freeze": "norm"},
+                                                {"freeze": "lm_head"},
+                                                {"only": r"layers\.1\."}, {"only": "self_attn"},
+                                                {"only": "norm"}))
         elif trained != "all":
-            what["adapter"] = {"r": chance.choice((2, 4)), "lora_alpha": 8,
-                               "use_dora": trained == "dora", "use_rslora": self.maybe(0.2),
-                               "target_modules": chance.choice(("all-linear", ["q_proj", "v_proj"],
-                                                                ["o_proj", "down_proj"])),
-                               "lora_dropout": chance.choice((0, 0, 0.1))}
-            what["adapter"] |= chance.choice(({}, {"modules_to_save": ["lm_head"]},
-                                              {"modules_to_save": ["embed_tokens"]},
-                                              {"bias": "all"}, {"bias": "lora_only"},
-                                              {"layers_to_transform": [1]},
-                                              {"exclude_modules": ["o_proj"]},
-                                              {"rank_pattern": {"q_proj": 3,
-                                                                "layers.0.*down_proj": 1}},
-                                              {"init_lora_weights":
-                                               chance.choice(("gaussian", "orthogonal", False))}))
+            settings["adapter"] = {"r": chance.choice((2, 4)), "lora_alpha": 8,
+                                   "use_dora": trained == "dora", "use_rslora": self.maybe(0.2),
+                                   "target_modules": chance.choice(("all-linear", ["q_proj",
+                                                                                   "v_proj"],
+                                                                    ["o_proj", "down_proj"])),
+                                   "lora_dropout": chance.choice((0, 0, 0.1))}
+            settings["adapter"] |= chance.choice(({}, {"modules_to_save": ["lm_head"]},
+                                                  {"modules_to_save": ["embed_tokens"]},
+                                                  {"bias": "all"}, {"bias": "lora_only"},
+                                                  {"layers_to_transform": [1]},
+                                                  {"exclude_modules": ["o_proj"]},
+                                                  {"rank_pattern": {"q_proj": 3,
+                                                                    "layers.0.*down_proj": 1}},
+                                                  {"init_lora_weights":
+                                                   chance.choice(("gaussian", "orthogonal",
+                                                                  False))}))
         if trained == "quantized":
-            what["quantization"] = {"type": chance.choice(("nf4", "int8")),
-                                    "double": self.maybe(0.5)}
-        what |= self.weighted(({}, 8), ({"prescale_gradients": True}, 1),
-                              ({"gradient_predivide_factor": 2.0}, 1),
-                              ({"dataloader_drop_last": True}, 2))
-        if what["data"].get("validation") and self.maybe(0.3):
-            name = "first" if isinstance(what["data"]["validation"], dict) else "validation"
-            what["checkpoint"] = {"keep_best":
-                                  {"metric": f"{name}.{chance.choice(('loss', 'accuracy'))}"}}
-            what["export"] = {"which": chance.choice(("last", "best")),
-                              "dtype": chance.choice(("auto", "fp32", "bf16", "fp16"))}
-        return what
+            settings["quantization"] = {"type": chance.choice(("nf4", "int8")),
+                                        "double": self.maybe(0.5)}
+        settings |= self.weighted(({}, 8), ({"prescale_gradients": True}, 1),
+                                  ({"gradient_predivide_factor": 2.0}, 1),
+                                  ({"dataloader_drop_last": True}, 2))
+        if settings["data"].get("validation") and self.maybe(0.3):
+            name = "first" if isinstance(settings["data"]["validation"], dict) else "validation"
+            settings["checkpoint"] = {"keep_best":
+                                      {"metric": f"{name}.{chance.choice(('loss', 'accuracy'))}"}}
+            settings["export"] = {"which": chance.choice(("last", "best")),
+                                  "dtype": chance.choice(("auto", "fp32", "bf16", "fp16"))}
+        return settings
 
     def nvme(self, name):
         return {"device": "nvme", "nvme_path": str(self.scratch / f"{name}-{self.number}")}
@@ -215,13 +218,13 @@ class Draw:
             data = 1
         each = self.samples // data
         micro = chance.choice([m for m in range(1, each + 1) if each % m == 0])
-        how = {"train_micro_batch_size_per_gpu": micro, "threads": 1,
-               "parallel": {"tensor": tensor, "pipeline": pipeline}}
+        layout = {"train_micro_batch_size_per_gpu": micro, "threads": 1,
+                  "parallel": {"tensor": tensor, "pipeline": pipeline}}
         if tensor > 1:
-            how["parallel"]["sequence"] = self.maybe(0.6)
+            layout["parallel"]["sequence"] = self.maybe(0.6)
         if pipeline > 1:
-            how["parallel"]["schedule"] = chance.choice(("gpipe", "1f1b", "interleaved", "zb-h1",
-                                                         "zbv"))
+            layout["parallel"]["schedule"] = chance.choice(("gpipe", "1f1b", "interleaved", "zb-h1",
+                                                            "zbv"))
         stage = chance.choice((0, 1, 2, 3)) if data > 1 else self.weighted((0, 2), (1, 1), (3, 1))
         zero = {"stage": stage, "reduce_bucket_size": chance.choice((1000, 30000, 500_000_000)),
                 "allgather_bucket_size": chance.choice((1000, 30000, 500_000_000)),
@@ -243,27 +246,28 @@ class Draw:
             if stage == 3 and self.maybe(0.3):
                 zero["offload_optimizer"]["ratio"] = 0.5
         if data == 4 and stage > 0 and "zero_hpz_partition_size" not in zero and self.maybe(0.3):
-            how["parallel"] |= {"data": 4, "data_replicate": 2}
-        how["zero_optimization"] = zero
+            layout["parallel"] |= {"data": 4, "data_replicate": 2}
+        layout["zero_optimization"] = zero
         if self.maybe(0.5):
-            how["recompute"] = {"policy": chance.choice(("selective", "full")),
-                                "every": chance.choice((1, 1, 2))}
-            if how["recompute"]["policy"] == "full" and self.maybe(0.3):
-                how["activation_checkpointing"] = {"cpu_checkpointing": True}
-        how["partition"] = {"unit": chance.choice(("block", "layer", "layer", "model"))}
+            layout["recompute"] = {"policy": chance.choice(("selective", "full")),
+                                   "every": chance.choice((1, 1, 2))}
+            if layout["recompute"]["policy"] == "full" and self.maybe(0.3):
+                layout["activation_checkpointing"] = {"cpu_checkpointing": True}
+        layout["partition"] = {"unit": chance.choice(("block", "layer", "layer", "model"))}
         if self.maybe(0.2):
-            how["comm"] = {"backend": "gloo"}
-        how["checkpoint"] = {"background": self.maybe(0.7), "if_busy": "wait"}
-        return tensor * pipeline * data, how
+            layout["comm"] = {"backend": "gloo"}
+        layout["checkpoint"] = {"background": self.maybe(0.7), "if_busy": "wait"}
+        return tensor * pipeline * data, layout
 
-    def value(self, out, how, **checkpoint):
+    def value(self, out, layout, **checkpoint):
         value = config(self.scratch / self.model.replace(", ", "-"), "", out)
         for key in ("data", "train", "gradient_accumulation_steps",
                     "train_micro_batch_size_per_gpu"):
             del value[key]
-        value |= self.what | how
-        value["checkpoint"] = self.what.get("checkpoint",
-                                            {}) | how.get("checkpoint", {}) | checkpoint
+        value |= self.training_settings | layout
+        value["checkpoint"] = self.training_settings.get("checkpoint",
+                                                         {}) | layout.get("checkpoint",
+                                                                          {}) | checkpoint
         return value
 
     def plain_settings(self):
@@ -278,18 +282,20 @@ class Run:
     def __init__(self, draw, scratch, tally):
         self.draw, self.scratch, self.tally = draw, scratch, tally
 
-    def write(self, name, how, **checkpoint):
-        return write_config(self.scratch, self.draw.value(self.scratch / name, how, **checkpoint),
+    def write(self, name, layout, **checkpoint):
+        return write_config(self.scratch, self.draw.value(self.scratch / name, layout,
+                                                          **checkpoint),
                             f"{name}.json")
 
-    def train(self, name, ranks, how, *arguments, **checkpoint):
-        must(ftrun("--config", self.write(name, how, **checkpoint), "--nproc", ranks, *arguments))
+    def train(self, name, ranks, layout, *arguments, **checkpoint):
+        must(ftrun("--config", self.write(name, layout, **checkpoint), "--nproc", ranks,
+                   *arguments))
         return self.scratch / name
 
-    def refusal(self, name, ranks, how):
+    def refusal(self, name, ranks, layout):
         """Returns the message with which `check` refuses the config, or "" if it accepts it; then
         `plan` must accept it too."""
-        file = self.write(name, how)
+        file = self.write(name, layout)
         result = ftrun("check", "--config", file, "--nproc", ranks)
         output = result.stderr + result.stdout
         if result.returncode == 0:
@@ -303,10 +309,10 @@ class Run:
 
     def accepted_layout(self, name):
         for _ in range(20):
-            ranks, how = self.draw.layout()
-            message = self.refusal(name, ranks, how)
+            ranks, layout = self.draw.layout()
+            message = self.refusal(name, ranks, layout)
             if not message:
-                return ranks, how
+                return ranks, layout
         raise Finding(f"twenty layouts in turn were refused; the last one:\n{message}")
 
     def compare(self, what, found, expected):
@@ -327,7 +333,7 @@ class Run:
                     raise Finding(f"{what}: {key} of step {line['step']}: {line[key]} and "
                                   f"{expected_line[key]}, {off:.2g} apart")
 
-    def check_record(self, out, ranks, how):
+    def check_record(self, out, ranks, layout):
         """Checks memory and traffic against the plan. They may exceed it by whole pages for each
         buffer, by Gloo's headers, and by small all-reduces of more than two ranks, whose inputs
         each rank reads completely."""
@@ -343,7 +349,7 @@ class Run:
             if traffic[key]["program"] != traffic[key]["disk"]:
                 raise Finding(f"{key}: {traffic[key]}")
         moved = traffic["communication"]
-        most = 2 if "comm" in how else max(1, ranks / 2)
+        most = 2 if "comm" in layout else max(1, ranks / 2)
         if not moved["program"] <= moved["transport"] <= most * moved["program"] + 4096:
             raise Finding(f"communication: {moved}")
 
@@ -356,10 +362,10 @@ class Run:
         (self.scratch / name / "checkpoints" / "latest").write_text(f"step-{half:08}")
         shutil.rmtree(self.scratch / name / "export")
 
-    def train_killed(self, name, ranks, how):
+    def train_killed(self, name, ranks, layout):
         """Trains, and kills the started process with kill -9 at random moments until a start ends
         by itself."""
-        file = self.write(name, how, every=1, keep_last=0)
+        file = self.write(name, layout, every=1, keep_last=0)
         out = self.scratch / name
 
         def command():
@@ -382,17 +388,18 @@ class Run:
         draw = self.draw
         if self.refusal("one", 1, draw.plain_settings()):
             return False
-        ranks, how = self.accepted_layout("first")
+        ranks, layout = self.accepted_layout("first")
         one = self.train("one", 1, draw.plain_settings(), every=0)
-        first = self.train("first", ranks, how, every=1, keep_last=0)
-        self.check_record(first, ranks, how)
+        first = self.train("first", ranks, layout, every=1, keep_last=0)
+        self.check_record(first, ranks, layout)
         self.compare(f"{ranks} ranks and one", first, one)
         must(ftrun("verify", first))
         self.copy_half_saved(first, "again")
         self.copy_half_saved(first, "moved")
-        same_files(first, self.train("again", ranks, how, "--resume", "auto", every=1, keep_last=0))
+        same_files(first, self.train("again", ranks, layout, "--resume", "auto", every=1,
+                                     keep_last=0))
         if draw.maybe(0.3):
-            same_files(first, self.train_killed("killed", ranks, how))
+            same_files(first, self.train_killed("killed", ranks, layout))
         other_ranks, other = self.accepted_layout("moved")
         moved = self.train("moved", other_ranks, other, "--resume", "auto", every=1, keep_last=0)
         self.compare(f"gone on from {ranks} with {other_ranks} ranks", moved, one)

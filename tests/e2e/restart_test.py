@@ -9,7 +9,7 @@ import tempfile
 import time
 
 from runner import (BINARY, TIMEOUT, TORCHRUN, Job, Running, await_gone, await_that, case,
-                    checkpoints, fail_by_timeout, free_port, ftrun, manifest, must, preload,
+                    fail_by_timeout, free_port, ftrun, manifest, must, preload,
                     preload_torchrun, require_same_run, run_cases, start, steps, waiting_case)
 
 STEPS = 120

@@ -29,7 +29,7 @@ from runner import (
     steps,
     waiting_case,
 )
-from private_slurm import Slurm, missing
+from private_slurm import Slurm, slurm_problem
 
 FEW = {"train": {"steps": 4}}
 SOURCE = pathlib.Path(sys.argv[1])
@@ -39,7 +39,7 @@ SCRIPTS = SOURCE / "scripts" / "slurm"
 LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
 ELSEWHERE = {LIMITED: "n[3-8]", SPARE: "n[1-3,7-8]"}
 
-if why := missing():
+if why := slurm_problem():
     skip(why)
 
 with contextlib.ExitStack() as until_the_end:

@@ -4,7 +4,6 @@ SLURM; skipped (exit 77) if the machine has none to start."""
 
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,13 +30,13 @@ from runner import (
     tiny_weights,
     waiting_case,
 )
-from private_slurm import Slurm, missing
+from private_slurm import Slurm, slurm_problem
 
 FEW = {"train": {"steps": 4}}
 SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
 NODES = "n1,n2"
 
-if why := missing():
+if why := slurm_problem():
     skip(why)
 
 with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(

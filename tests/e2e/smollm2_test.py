@@ -106,10 +106,10 @@ def first_layers(count, folder):
     """Writes the model's first layers as a separate folder."""
     shape = copy_model(MODEL, folder, num_hidden_layers=count)
     dropped = tuple(f"model.layers.{layer}." for layer in range(count, shape["num_hidden_layers"]))
-    with safe_open(MODEL / "model.safetensors", "np") as whole:
-        save_file({name: whole.get_tensor(name) for name in whole.keys()
+    with safe_open(MODEL / "model.safetensors", "np") as model_file:
+        save_file({name: model_file.get_tensor(name) for name in model_file.keys()
                    if not name.startswith(dropped)},
-                  folder / "model.safetensors", whole.metadata())
+                  folder / "model.safetensors", model_file.metadata())
     return folder
 
 
@@ -136,12 +136,12 @@ def with_rows_of(model, data, folder):
     kept = np.setdiff1d(kept, spare[len(spare) - (len(kept) - VOCABULARY):])
     assert len(kept) == VOCABULARY and np.isin(tokens, kept).all()
     copy_model(model, folder, vocab_size=VOCABULARY)
-    with safe_open(model / "model.safetensors", "np") as whole:
-        weights = {name: whole.get_tensor(name) for name in whole.keys()}
+    with safe_open(model / "model.safetensors", "np") as model_file:
+        weights = {name: model_file.get_tensor(name) for name in model_file.keys()}
         for name in ("model.embed_tokens.weight", "lm_head.weight"):
             if name in weights:
                 weights[name] = np.ascontiguousarray(weights[name][kept])
-        save_file(weights, folder / "model.safetensors", whole.metadata())
+        save_file(weights, folder / "model.safetensors", model_file.metadata())
     np.searchsorted(kept, tokens).astype(np.uint16).tofile(folder / "train.bin")
     return folder, folder / "train.bin"
 
@@ -350,7 +350,7 @@ def check_three_ranks(data, scratch):
                cwd=SOURCE))
 
 
-def clip(parameters):
+def clip_gradients(parameters):
     """Clips as clip_grad_norm_ does, but with the norm summed in fp64. Returns that norm, and the
     one that clip_grad_norm_ itself would print."""
     import torch
@@ -378,7 +378,7 @@ def train_with_transformers(tokens, dtype):
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         losses.append(loss.item())
-        for figures, figure in zip((norms, printed), clip(parameters), strict=True):
+        for figures, figure in zip((norms, printed), clip_gradients(parameters), strict=True):
             figures.append(figure)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -428,11 +428,11 @@ def reference_training(tokens):
     return found
 
 
-def errors(found, exact):
+def relative_errors(found, exact):
     return [abs(f - e) / abs(e) for f, e in zip(found, exact, strict=True)]
 
 
-def no_worse(what, ours, theirs, times):
+def require_no_worse(what, ours, theirs, times):
     """Checks that errors are at most a multiple of those of transformers. In the first step, which
     starts from the same weights, `theirs` is the larger of its first and its median error. Later
     steps start from weights that differ already, and which step is affected most depends on the
@@ -450,17 +450,18 @@ def check_training(data, tokens, scratch):
     exact_losses, exact_norms = (reference["float64"][key] for key in ("losses", "grad_norms"))
     losses, norms, printed = (reference["float32"][key]
                               for key in ("losses", "grad_norms", "printed_norms"))
-    reference_errors = errors(losses, exact_losses), errors(norms, exact_norms)
+    reference_errors = relative_errors(losses, exact_losses), relative_errors(norms, exact_norms)
     print(f"transformers in fp32 against fp64: loss {max(reference_errors[0]):.1e}, gradient norm "
           f"{max(reference_errors[1]):.1e}, the norm it prints (summed in fp32) "
-          f"{max(errors(printed, exact_norms)):.1e}", flush=True)
+          f"{max(relative_errors(printed, exact_norms)):.1e}", flush=True)
     for ranks, (our_losses, our_norms) in found.items():
-        loss, norm = errors(our_losses, exact_losses), errors(our_norms, exact_norms)
+        loss, norm = relative_errors(our_losses, exact_losses), relative_errors(our_norms,
+                                                                                exact_norms)
         print(f"{ranks} rank(s): loss {our_losses[0]:.4f} -> {our_losses[-1]:.4f}; against fp64: "
               f"loss {max(loss):.1e}, gradient norm {max(norm):.1e}: "
               + " ".join(f"{o:.1e}/{t:.1e}" for o, t in zip(norm, reference_errors[1])), flush=True)
-        no_worse(f"loss on {ranks}", loss, reference_errors[0], 3)
-        no_worse(f"gradient norm on {ranks}", norm, reference_errors[1], 3)
+        require_no_worse(f"loss on {ranks}", loss, reference_errors[0], 3)
+        require_no_worse(f"gradient norm on {ranks}", norm, reference_errors[1], 3)
 
 
 def main():

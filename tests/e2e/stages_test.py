@@ -15,7 +15,7 @@ with tempfile.TemporaryDirectory() as scratch:
     preload()
     job = ShardedJob(scratch)
 
-    def as_one_process(out, one, loss=1e-5, norm=5e-5):
+    def require_as_one_process(out, one, loss=1e-5, norm=5e-5):
         require_near("loss", [m["loss"] for m in steps(out)], [m["loss"] for m in steps(one)], loss)
         require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
                      [m["grad_norm"] for m in steps(one)], norm)
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def half_precisions_stay_near_fp32():
         for precision, loss in (("bf16", 5e-3), ("fp16", 1e-3)):
-            as_one_process(job.out(f"{precision}-3"), job.out("fp32-0"), loss, 20 * loss)
+            require_as_one_process(job.out(f"{precision}-3"), job.out("fp32-0"), loss, 20 * loss)
 
     @case
     def stages_hold_what_they_say():
@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 job.train(f"{ranks}-{stage}", ranks, stage=stage)
             require_same_run(job.out(f"{ranks}-0"), job.out(f"{ranks}-3"))
         for name in ("fp32-0", "2-3", "4-3"):
-            as_one_process(job.out(name), one_process)
+            require_as_one_process(job.out(name), one_process)
 
     @case
     def a_shard_of_one_rank_is_the_whole():
@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for stage in (1, 3):
             job.train(f"hybrid-{stage}", 4, stage=stage, parallel={"data": 4, "data_replicate": 2})
             require_same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
-        as_one_process(job.out("hybrid-3"), job.out("one"))
+        require_as_one_process(job.out("hybrid-3"), job.out("one"))
 
     @case
     def secondary_shards_have_the_same_bits():
@@ -123,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
         orders of addition. (tests/engine checks that stages with one order have the same bits.)"""
         for stage in (1, 3):
             job.train(f"accumulated-{stage}", 2, stage=stage, accumulation=3)
-            as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
+            require_as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
 
     @case
     def small_units_may_stay_whole():
@@ -135,7 +135,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                    ("budget", {"stage3_model_persistence_threshold": 0}, (0, 3))):
             for stage in stages:
                 job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
-            as_one_process(job.out(f"small-{name}-3"), job.out("one"))
+            require_as_one_process(job.out(f"small-{name}-3"), job.out("one"))
         # tests/engine checks thresholds in one process.
         require_same_run(job.out("small-budget-0"), job.out("small-budget-3"))
         # With DeepSpeed's threshold, nothing of such a small model is sharded.
@@ -153,7 +153,7 @@ with tempfile.TemporaryDirectory() as scratch:
             require_same_run(job.out(f"{name}-0"), job.out(f"{name}-3"))
             assert (steps(job.out(f"{name}-0"))[-1]["loss"]
                     != steps(job.out(f"{precision}-0"))[-1]["loss"]), name
-            as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
+            require_as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
         # Sums of bf16 over ranks are computed in fp32 and rounded once, so sending fp32 gives the
         # same sum.
         job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
@@ -166,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for stage in (1, 3):
             job.train(f"rounded-{stage}", 3, stage=stage, **small)
         require_same_run(job.out("rounded-1"), job.out("rounded-3"))
-        as_one_process(job.out("rounded-3"), job.out("one"), 2e-2, 0.2)
+        require_as_one_process(job.out("rounded-3"), job.out("one"), 2e-2, 0.2)
 
     @case
     def tied_embeddings_have_the_same_bits_at_each_stage():
@@ -175,6 +175,6 @@ with tempfile.TemporaryDirectory() as scratch:
             for stage in (0, 3):
                 tied.train(f"tied-{stage}", 3, stage=stage)
                 require_same_run(tied.out("tied-0"), tied.out(f"tied-{stage}"))
-            as_one_process(tied.out("tied-3"), tied.train("tied-one", 1))
+            require_as_one_process(tied.out("tied-3"), tied.train("tied-one", 1))
 
     run_cases()

@@ -8,7 +8,8 @@ import signal
 import tempfile
 import time
 
-from meshes import MANY, VOCABULARY, MeshJob, as_one_process, refused, validation_losses
+from meshes import (MANY, MeshJob, refusal_of, require_as_one_process,
+                    validation_losses)
 from runner import (await_gone, case, checkpoints, ftrun, losses, manifest, must, preload,
                     require_in_time, require_near, run_cases, steps, tiny_model, tiny_weights)
 
@@ -24,24 +25,25 @@ with tempfile.TemporaryDirectory() as scratch:
         return job.on_mesh({"data": data, "tensor": tensor, "sequence": sequence}, **more)
 
     job.settings_of = settings
-    trained, started = job.trained, job.started
+    train_once, start_run = job.train_once, job.start_run
 
     # --- what is trained ---------------------------------------------------------------------
 
     @case
     def meshes_train_as_one_process():
-        one_process = trained("one", **ONE)
+        one_process = train_once("one", **ONE)
         for name, mesh in MESHES.items():
             job.require_training_as_one_process(name, mesh, one_process)
 
     @case
     def rows_that_ranks_cannot_share_out_are_padded():
         length = ("--set", "data.sequence_length=33")
-        one_process = trained("odd-one", *length, **ONE, accumulation=4)  # micro-batches of 3 rows
+        # Micro-batches have 3 rows.
+        one_process = train_once("odd-one", *length, **ONE, accumulation=4)
         for name, places in (("tensor-4", 36), ("pairs", 34)):
-            out = trained(f"odd-{name}", *length, **MESHES[name],
-                          accumulation=4 // MESHES[name]["data"])
-            as_one_process(out, one_process)
+            out = train_once(f"odd-{name}", *length, **MESHES[name],
+                             accumulation=4 // MESHES[name]["data"])
+            require_as_one_process(out, one_process)
             require_near("validation", validation_losses(out), validation_losses(one_process), 1e-5)
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one_process)]
             stderr = job.done[f"odd-{name}"].stderr
@@ -98,8 +100,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def tensor_ranks_train_the_same_over_gloo():
-        trained("gloo", **MESHES["pairs"], comm={"backend": "gloo"})
-        as_one_process(job.out("gloo"), job.out("one"))
+        train_once("gloo", **MESHES["pairs"], comm={"backend": "gloo"})
+        require_as_one_process(job.out("gloo"), job.out("one"))
 
     # --- going on ----------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def deepspeeds_key_for_the_degree_gives_the_same_run():
-        trained("word", **MESHES["tensor-2"], total=2)
+        train_once("word", **MESHES["tensor-2"], total=2)
         changes = settings(**MESHES["tensor-2"], total=4)
         changes["parallel"] = {"data": 1}
         run = job.run("word", "--resume", "auto", **changes, tensor_parallel={"autotp_size": 2})
@@ -137,7 +139,7 @@ with tempfile.TemporaryDirectory() as scratch:
         weights = tiny_weights(hidden=72, inner=100, heads=9, kv_heads=3, vocabulary=502)
         odd = {"model": {"path": str(tiny_model(job.scratch / "odd", weights, **shape))}}
         changes = settings(**MESHES["tensor-4"])
-        message = refused(job.config("odd-4", **changes, **odd))
+        message = refusal_of(job.config("odd-4", **changes, **odd))
         assert re.fullmatch(
             r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel "
             r"ranks\n"
@@ -152,7 +154,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # degree.
         changes = settings(**ONE)
         changes["parallel"] = {"data": 1}
-        message = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5},
+        message = refusal_of(job.config("odd-5", **changes, **odd,
+                                        tensor_parallel={"autotp_size": 5},
                                      gradient_clipping=-1, stepz=1))
         assert "stepz: unknown key" in message and "gradient_clipping: expected" in message, message
         assert (re.search(r"CONFIG:\d+:\d+: error: the model cannot be split over 5 "
@@ -163,16 +166,16 @@ with tempfile.TemporaryDirectory() as scratch:
     def numbers_of_ranks_that_do_not_fit():
         for degree, what in (("data", "the mesh: data 3000000000 × tensor 2"),
                              ("tensor", "tensor 3000000000")):
-            message = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])),
-                              "--set", f"parallel.{degree}=3000000000")
+            message = refusal_of(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])),
+                                 "--set", f"parallel.{degree}=3000000000")
             assert (f"error: {what} is too large\n" in message
                     and message.endswith("1 problem in the config; nothing was started\n")), message
         loose = settings(**MESHES["tensor-2"])
         loose["parallel"] = {"tensor": 2, "data": "auto"}
-        message = refused(job.config("three", **loose), "--nproc", 3)
+        message = refusal_of(job.config("three", **loose), "--nproc", 3)
         assert ("error: 3 ranks cannot be divided by tensor 2\n  remedy: start 2 or 4 ranks, or "
                 "write parallel.tensor: 1 or 3\n" in message)
-        message = refused(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
+        message = refusal_of(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
         assert ("error: parallel.data 1 × tensor 2 = 2 ≠ 4 ranks\n  remedy: write parallel.data: 2 "
                 "or auto\n" in message), message
         run = must(ftrun("check", "-q", "--config", job.config("auto", **loose), "--nproc",
@@ -199,7 +202,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def two_runs_of_one_folder():
-        running = started("busy", **MESHES["tensor-2"])
+        running = start_run("busy", **MESHES["tensor-2"])
         repeated = must(ftrun("--config",
                               job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
         assert (repeated.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
@@ -210,8 +213,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_rank_that_is_killed_is_the_cause():
         for backend in ("auto", "gloo"):
-            running = started(f"killed-{backend}", **MESHES["pairs"],
-                              comm={"backend": backend, "timeout": 60})
+            running = start_run(f"killed-{backend}", **MESHES["pairs"],
+                                comm={"backend": backend, "timeout": 60})
             ranks = running.ranks()
             begin = time.monotonic()
             running.kill(signal.SIGKILL, ranks[3])
@@ -225,7 +228,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_rank_that_stops_answering_is_named():
-        running = started("silent", **MESHES["pairs"], comm={"timeout": 3})
+        running = start_run("silent", **MESHES["pairs"], comm={"timeout": 3})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[1])
         running.wait(6)

@@ -25,7 +25,7 @@ LONGEST_QUEUE = 0.3
 NAMESPACES = ["--net", "--uts", "--pid", "--mount"]
 
 
-def missing():
+def namespace_problem():
     """Returns why this machine cannot act as two; "" if it can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:

@@ -18,10 +18,10 @@ Program program_of(const std::vector<Lane>& lanes) {
 }
 
 TEST_CASE("the union of intervals joins those that overlap or touch, in order of time") {
-  REQUIRE(union_of({}).empty());
-  REQUIRE(union_of({{4, 5}, {0, 1}}) == Intervals{{0, 1}, {4, 5}});
-  REQUIRE(union_of({{0, 2}, {1, 3}, {3, 4}}) == Intervals{{0, 4}});
-  REQUIRE(union_of({{0, 9}, {1, 2}, {5, 6}}) == Intervals{{0, 9}});
+  REQUIRE(merge_intervals({}).empty());
+  REQUIRE(merge_intervals({{4, 5}, {0, 1}}) == Intervals{{0, 1}, {4, 5}});
+  REQUIRE(merge_intervals({{0, 2}, {1, 3}, {3, 4}}) == Intervals{{0, 4}});
+  REQUIRE(merge_intervals({{0, 9}, {1, 2}, {5, 6}}) == Intervals{{0, 9}});
 }
 
 TEST_CASE("time in which collectives of several groups run at once counts once as exposed") {

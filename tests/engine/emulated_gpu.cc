@@ -114,18 +114,18 @@ DeviceMemory EmulatedGpu::memory() const {
 
 void* EmulatedGpu::allocate(int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  const int64_t wanted = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t aligned_bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   int64_t at = 0;
-  for (const auto& [offset, taken] : used_) {
-    if (offset - at >= wanted) break;
-    at = offset + taken;
+  for (const auto& [offset, used_bytes] : used_) {
+    if (offset - at >= aligned_bytes) break;
+    at = offset + used_bytes;
   }
-  if (at + wanted > options_.bytes)
+  if (at + aligned_bytes > options_.bytes)
     throw Error(ExitCode::kEnvironment,
                 cat("GPU 0 (the emulator) cannot allocate ", human_bytes(bytes)), "ask for less");
-  used_[at] = wanted;
-  ++counters_.made;
-  std::memset(real_ + at, kPattern, static_cast<size_t>(wanted));
+  used_[at] = aligned_bytes;
+  ++counters_.created_objects;
+  std::memset(real_ + at, kPattern, static_cast<size_t>(aligned_bytes));
   return shown_ + at;
 }
 
@@ -139,13 +139,13 @@ void* EmulatedGpu::allocate_pinned(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   int64_t held = bytes;
   for (const auto& [data, size] : pinned_) held += size;
-  if (held > options_.most_pinned)
+  if (held > options_.max_pinned_bytes)
     throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"),
                 "raise the limit");
   std::byte* data = mapped(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   std::memset(data, kPattern, static_cast<size_t>(bytes));
   pinned_[data] = bytes;
-  ++counters_.made;
+  ++counters_.created_objects;
   return data;
 }
 
@@ -204,21 +204,21 @@ void EmulatedGpu::fill_zero(void* to, int64_t bytes, DeviceStream stream) {
 
 DeviceStream EmulatedGpu::create_stream(bool) {
   const std::lock_guard lock(mutex_);
-  ++counters_.made;
+  ++counters_.created_objects;
   return reinterpret_cast<DeviceStream>(*streams_.insert(new Stream).first);
 }
 
 void EmulatedGpu::destroy(DeviceStream stream) noexcept {
   const std::lock_guard lock(mutex_);
-  auto* const own = reinterpret_cast<Stream*>(stream);
-  run_until_empty(*own);
-  streams_.erase(own);
-  delete own;
+  auto* const emulated = reinterpret_cast<Stream*>(stream);
+  run_until_empty(*emulated);
+  streams_.erase(emulated);
+  delete emulated;
 }
 
 DeviceEvent EmulatedGpu::create_event(bool timed, bool host_waits) {
   const std::lock_guard lock(mutex_);
-  ++counters_.made;
+  ++counters_.created_objects;
   auto* const event = new Event;
   event->timed = timed;
   event->host_waits = host_waits;
@@ -228,10 +228,10 @@ DeviceEvent EmulatedGpu::create_event(bool timed, bool host_waits) {
 
 void EmulatedGpu::destroy(DeviceEvent event) noexcept {
   const std::lock_guard lock(mutex_);
-  auto* const own = reinterpret_cast<Event*>(event);
+  auto* const emulated = reinterpret_cast<Event*>(event);
   for (Stream* stream : streams_) run_until_empty(*stream);
-  events_.erase(own);
-  delete own;
+  events_.erase(emulated);
+  delete emulated;
 }
 
 bool EmulatedGpu::is_captured(const Stream& stream) const {
@@ -241,9 +241,9 @@ bool EmulatedGpu::is_captured(const Stream& stream) const {
 void EmulatedGpu::enqueue(DeviceStream stream, std::function<void()> work,
                           std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
-  if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
+  if (auto* const emulated = reinterpret_cast<Stream*>(stream); is_captured(*emulated)) {
     captured_->work.push_back({std::move(work), std::move(ready)});
-    if (own != captured_->origin) captured_->unjoined.insert(own);
+    if (emulated != captured_->origin) captured_->unjoined.insert(emulated);
     return;
   }
   reinterpret_cast<Stream*>(stream)->tasks.push_back(
@@ -253,29 +253,29 @@ void EmulatedGpu::enqueue(DeviceStream stream, std::function<void()> work,
 
 void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
-  auto* const own = reinterpret_cast<Event*>(event);
+  auto* const emulated = reinterpret_cast<Event*>(event);
   if (auto* const at = reinterpret_cast<Stream*>(stream); is_captured(*at)) {
-    captured_->marks[own] = at;
+    captured_->marks[emulated] = at;
     return;
   }
   reinterpret_cast<Stream*>(stream)->tasks.push_back(
-      {nullptr, nullptr, own, nullptr, ++own->recorded});
+      {nullptr, nullptr, emulated, nullptr, ++emulated->recorded});
 }
 
 /// Waits for the last record of the event; returns at once if it was never recorded.
 void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
-  auto* const own = reinterpret_cast<Event*>(event);
+  auto* const emulated = reinterpret_cast<Event*>(event);
   auto* const at = reinterpret_cast<Stream*>(stream);
-  if (captured_ != nullptr && captured_->marks.contains(own)) {
+  if (captured_ != nullptr && captured_->marks.contains(emulated)) {
     captured_->streams.insert(at);
-    if (at == captured_->origin) captured_->unjoined.erase(captured_->marks[own]);
+    if (at == captured_->origin) captured_->unjoined.erase(captured_->marks[emulated]);
     return;
   }
   require(!is_captured(*at), "what is captured waits for nothing outside of it");
-  if (own->recorded > 0)
+  if (emulated->recorded > 0)
     reinterpret_cast<Stream*>(stream)->tasks.push_back(
-        {nullptr, nullptr, nullptr, own, own->recorded});
+        {nullptr, nullptr, nullptr, emulated, emulated->recorded});
 }
 
 bool EmulatedGpu::can_run(const Stream& stream) const {
@@ -294,11 +294,11 @@ void EmulatedGpu::step(Stream& stream) {
   task.sets->time = now_milliseconds();
 }
 
-/// Returns the stream that has to run next so that `wanted` advances: `wanted` itself, or the
-/// stream that sets the event `wanted` waits for, and so on. Returns null if that stream waits for
+/// Returns the stream that has to run next so that `target` advances: `target` itself, or the
+/// stream that sets the event `target` waits for, and so on. Returns null if that stream waits for
 /// peers.
-EmulatedGpu::Stream* EmulatedGpu::next_stream_for(Stream& wanted) {
-  Stream* at = &wanted;
+EmulatedGpu::Stream* EmulatedGpu::next_stream_for(Stream& target) {
+  Stream* at = &target;
   for (size_t hops = 0; !can_run(*at); ++hops) {
     require(hops <= streams_.size() && !at->tasks.empty(),
             "streams do not wait for each other in a ring");
@@ -314,20 +314,20 @@ EmulatedGpu::Stream* EmulatedGpu::next_stream_for(Stream& wanted) {
   return at;
 }
 
-EmulatedGpu::Stream* EmulatedGpu::choose_stream(Stream& wanted, Order order) {
-  if (order == Order::kLazy) return next_stream_for(wanted);
+EmulatedGpu::Stream* EmulatedGpu::choose_stream(Stream& target, Order order) {
+  if (order == Order::kLazy) return next_stream_for(target);
   std::vector<Stream*> ready;
   for (Stream* stream : streams_)
-    if (can_run(*stream) && (order == Order::kRandom || stream != &wanted)) ready.push_back(stream);
-  return ready.empty() ? next_stream_for(wanted) : ready[random_() % ready.size()];
+    if (can_run(*stream) && (order == Order::kRandom || stream != &target)) ready.push_back(stream);
+  return ready.empty() ? next_stream_for(target) : ready[random_() % ready.size()];
 }
 
-void EmulatedGpu::step_for(Stream& wanted, Order order) {
+void EmulatedGpu::step_for(Stream& target, Order order) {
   const auto start = std::chrono::steady_clock::now();
   constexpr int kSpins = 20;
   constexpr std::chrono::microseconds kPause{50};
   for (int round = 0;; ++round) {
-    if (Stream* next = choose_stream(wanted, order)) return step(*next);
+    if (Stream* next = choose_stream(target, order)) return step(*next);
     require(std::chrono::steady_clock::now() - start < kPatience,
             "all peers reach the collective before the timeout");
     // The lock is released while the host waits for its device, because its other lanes may have to
@@ -340,15 +340,15 @@ void EmulatedGpu::step_for(Stream& wanted, Order order) {
     else
       std::this_thread::sleep_for(kPause);
     mutex_.lock();
-    if (wanted.tasks.empty()) return;  // other threads have run its work
+    if (target.tasks.empty()) return;  // other threads have run its work
   }
 }
 
 void EmulatedGpu::advance(DeviceStream stream) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  auto* const own = reinterpret_cast<Stream*>(stream);
-  if (!lock.owns_lock() || own->tasks.empty()) return;
-  if (Stream* next = next_stream_for(*own)) step(*next);
+  auto* const emulated = reinterpret_cast<Stream*>(stream);
+  if (!lock.owns_lock() || emulated->tasks.empty()) return;
+  if (Stream* next = next_stream_for(*emulated)) step(*next);
 }
 
 void EmulatedGpu::run_until_empty(Stream& stream) {
@@ -378,13 +378,13 @@ void EmulatedGpu::synchronize(DeviceStream stream) {
 void EmulatedGpu::synchronize(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   require(captured_ == nullptr, "nobody waits for the device while it is captured");
-  auto* const own = reinterpret_cast<Event*>(event);
-  require(own->host_waits, "the host waits for events that were made for it");
+  auto* const emulated = reinterpret_cast<Event*>(event);
+  require(emulated->host_waits, "the host waits for events that were made for it");
   const auto order = static_cast<Order>(random_() % 3);
-  while (own->reached < own->recorded)
+  while (emulated->reached < emulated->recorded)
     for (Stream* stream : streams_) {
       const bool here = std::any_of(stream->tasks.begin(), stream->tasks.end(),
-                                    [&](const Task& task) { return task.sets == own; });
+                                    [&](const Task& task) { return task.sets == emulated; });
       if (!here) continue;
       step_for(*stream, order);
       break;
@@ -394,8 +394,8 @@ void EmulatedGpu::synchronize(DeviceEvent event) {
 bool EmulatedGpu::is_done(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   run_some();
-  const auto* own = reinterpret_cast<Event*>(event);
-  return own->reached >= own->recorded;
+  const auto* emulated = reinterpret_cast<Event*>(event);
+  return emulated->reached >= emulated->recorded;
 }
 
 double EmulatedGpu::milliseconds(DeviceEvent begin, DeviceEvent end) {
@@ -450,9 +450,9 @@ void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
 void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
   const std::lock_guard lock(mutex_);
   for (Stream* stream : streams_) run_until_empty(*stream);
-  auto* const own = reinterpret_cast<Graph*>(graph);
-  graphs_.erase(own);
-  delete own;
+  auto* const emulated = reinterpret_cast<Graph*>(graph);
+  graphs_.erase(emulated);
+  delete emulated;
 }
 
 // Operations.
@@ -463,20 +463,20 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
   std::vector<void*> places;
   for (void* address : storage)
     places.push_back(address == nullptr ? nullptr : seen_by_device(address));
-  KernelContext there = context;
-  there.scalars = seen(context.scalars);
+  KernelContext device_context = context;
+  device_context.scalars = device_view(context.scalars);
   if (operations_)
-    return enqueue(stream, [this, &graph, ops, places = std::move(places), there] {
+    return enqueue(stream, [this, &graph, ops, places = std::move(places), device_context] {
       counters_.operations += static_cast<int64_t>(ops.size());
-      operations_->run_ops(graph, ops, places, there, operations_stream_);
+      operations_->run_ops(graph, ops, places, device_context, operations_stream_);
       for (const Op& op : ops)
         if (op.kind == corrupted_)
           std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
-    enqueue(stream, [this, &graph, &op, places, there] {
+    enqueue(stream, [this, &graph, &op, places, device_context] {
       ++counters_.operations;
-      ftrun::run_op(graph, op, places, there);
+      ftrun::run_op(graph, op, places, device_context);
     });
 }
 
@@ -487,47 +487,50 @@ int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
 
 void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                                  double* sum, void* scratch, DeviceStream stream) {
-  enqueue(stream,
-          [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
-            // The whole scratch is written, as the blocks of a real device would do.
-            std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
-            if (operations_)
-              return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
-                                                 operations_stream_);
-            *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
-          });
+  enqueue(stream, [this, from = device_view(g), dtype, count, accumulate, to = device_view(sum),
+                   room = device_view(scratch)] {
+    // The whole scratch is written, as the blocks of a real device would do.
+    std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
+    if (operations_)
+      return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
+                                         operations_stream_);
+    *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
+  });
 }
 
-FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
-  FlatUpdate there = update;
-  there.parameters = seen(update.parameters);
-  there.gradients = seen(update.gradients);
-  for (void*& state : there.states) state = seen(state);
-  for (float*& scale : there.scales) scale = seen(scale);
-  for (float*& scale : there.new_scales) scale = seen(scale);
-  there.copy = seen(update.copy);
-  return there;
+FlatUpdate EmulatedGpu::device_view(const FlatUpdate& update) const {
+  FlatUpdate view = update;
+  view.parameters = device_view(update.parameters);
+  view.gradients = device_view(update.gradients);
+  for (void*& state : view.states) state = device_view(state);
+  for (float*& scale : view.scales) scale = device_view(scale);
+  for (float*& scale : view.new_scales) scale = device_view(scale);
+  view.copy = device_view(update.copy);
+  return view;
 }
 
 void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                    const StepScalars* scalars, DeviceStream stream) {
-  enqueue(stream, [this, there = seen(update), config, at = seen(scalars)] {
-    if (operations_) return operations_->optimizer_update(there, config, at, operations_stream_);
-    ftrun::optimizer_update(there, config, *at);
+  enqueue(stream, [this, device_update = device_view(update), config, at = device_view(scalars)] {
+    if (operations_)
+      return operations_->optimizer_update(device_update, config, at, operations_stream_);
+    ftrun::optimizer_update(device_update, config, *at);
   });
 }
 
 void EmulatedGpu::compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
                                  const StepScalars* scalars, DeviceStream stream) {
-  enqueue(stream, [this, there = seen(update), config, at = seen(scalars)] {
-    if (operations_) return operations_->compute_scales(there, config, at, operations_stream_);
-    ftrun::compute_scales(there, config, *at);
+  enqueue(stream, [this, device_update = device_view(update), config, at = device_view(scalars)] {
+    if (operations_)
+      return operations_->compute_scales(device_update, config, at, operations_stream_);
+    ftrun::compute_scales(device_update, config, *at);
   });
 }
 
 void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to_dtype,
                           int64_t count, DeviceStream stream) {
-  enqueue(stream, [this, source = seen(from), from_dtype, target = seen(to), to_dtype, count] {
+  enqueue(stream, [this, source = device_view(from), from_dtype, target = device_view(to), to_dtype,
+                   count] {
     if (operations_)
       return operations_->convert(source, from_dtype, target, to_dtype, count, operations_stream_);
     ftrun::convert(source, from_dtype, target, to_dtype, count);
@@ -536,7 +539,8 @@ void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to
 
 void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType from_dtype,
                            int64_t count, DeviceStream stream) {
-  enqueue(stream, [this, target = seen(to), to_dtype, source = seen(from), from_dtype, count] {
+  enqueue(stream, [this, target = device_view(to), to_dtype, source = device_view(from), from_dtype,
+                   count] {
     if (operations_)
       return operations_->add_into(target, to_dtype, source, from_dtype, count, operations_stream_);
     ftrun::add_into(target, to_dtype, source, from_dtype, count);
@@ -545,7 +549,8 @@ void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType fro
 
 void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype,
                              int64_t count, void* out, DeviceStream stream) {
-  enqueue(stream, [this, from = seen(blocks), ranks, stride, dtype, count, to = seen(out)] {
+  enqueue(stream, [this, from = device_view(blocks), ranks, stride, dtype, count,
+                   to = device_view(out)] {
     if (operations_)
       return operations_->sum_blocks(from, ranks, stride, dtype, count, to, operations_stream_);
     std::vector<const void*> inputs;
@@ -576,30 +581,30 @@ void EmulatedLinks::leave(int rank) {
 }
 
 void EmulatedLinks::add_operand(int rank, int64_t number, const CollectiveRecord& record,
-                                OperandParts given) {
+                                OperandParts operand) {
   const std::lock_guard lock(mutex_);
-  Meeting& meeting = meetings_[number];
-  require(meeting.given.empty() || same_collective(meeting.record, record),
+  PendingCollective& pending = pending_[number];
+  require(pending.operands.empty() || same_collective(pending.record, record),
           "ranks meet in the same collective");
-  meeting.record = record;
-  meeting.given[rank] = std::move(given);
+  pending.record = record;
+  pending.operands[rank] = std::move(operand);
 }
 
 bool EmulatedLinks::is_complete(int64_t number) const {
   const std::lock_guard lock(mutex_);
-  const auto found = meetings_.find(number);
-  return found != meetings_.end() && found->second.given.size() == peers_.size();
+  const auto found = pending_.find(number);
+  return found != pending_.end() && found->second.operands.size() == peers_.size();
 }
 
-void EmulatedLinks::taken(int64_t number) {
-  if (++meetings_.at(number).taken == peers_.size()) meetings_.erase(number);
+void EmulatedLinks::count_removal(int64_t number) {
+  if (++pending_.at(number).removed_results == peers_.size()) pending_.erase(number);
 }
 
-void EmulatedLinks::reduce(const Meeting& meeting, int64_t first,
+void EmulatedLinks::reduce(const PendingCollective& pending, int64_t first,
                            std::vector<std::byte>& result) const {
-  const CollectiveRecord& record = meeting.record;
+  const CollectiveRecord& record = pending.record;
   std::vector<const void*> inputs;
-  for (const auto& [from, given] : meeting.given) inputs.push_back(given[0].data() + first);
+  for (const auto& [from, operand] : pending.operands) inputs.push_back(operand[0].data() + first);
   if (sums_ == EmulatedSums::kRankOrder)
     return reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()),
                            result.data(), record.count);
@@ -612,27 +617,27 @@ void EmulatedLinks::reduce(const Meeting& meeting, int64_t first,
 
 std::vector<std::byte> EmulatedLinks::remove_result(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
-  const Meeting& meeting = meetings_.at(number);
-  const CollectiveRecord& record = meeting.record;
+  const PendingCollective& pending = pending_.at(number);
+  const CollectiveRecord& record = pending.record;
   std::vector<std::byte> result;
   if (record.kind == CollectiveKind::kAllGather) {
-    for (const auto& [from, given] : meeting.given)
-      result.insert(result.end(), given[0].begin(), given[0].end());
+    for (const auto& [from, operand] : pending.operands)
+      result.insert(result.end(), operand[0].begin(), operand[0].end());
   } else {
     const int64_t part = record.count * dtype_bytes(record.dtype);
     result.resize(static_cast<size_t>(part));
-    reduce(meeting, record.kind == CollectiveKind::kReduceScatter ? rank * part : 0, result);
+    reduce(pending, record.kind == CollectiveKind::kReduceScatter ? rank * part : 0, result);
   }
-  taken(number);
+  count_removal(number);
   return result;
 }
 
 EmulatedLinks::OperandParts EmulatedLinks::remove_exchange(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
   OperandParts parts;
-  for (const auto& [from, given] : meetings_.at(number).given)
-    parts.push_back(given[static_cast<size_t>(rank)]);
-  taken(number);
+  for (const auto& [from, operand] : pending_.at(number).operands)
+    parts.push_back(operand[static_cast<size_t>(rank)]);
+  count_removal(number);
   return parts;
 }
 
@@ -700,16 +705,16 @@ void EmulatedNccl::record_end_event(int64_t handle) {
 
 /// Returns the condition under which a collective ends: all ranks have arrived, or it was aborted.
 /// An aborted collective ends without a result, as NCCL's kernels do.
-std::function<bool()> EmulatedNccl::when_met() const {
-  return [links = &links_, given = given_, given_up = given_up_] {
-    return *given_up || links->is_complete(*given - 1);
+std::function<bool()> EmulatedNccl::arrival_condition() const {
+  return [links = &links_, reached = reached_collectives_, aborted = aborted_] {
+    return *aborted || links->is_complete(*reached - 1);
   };
 }
 
 void EmulatedNccl::enqueue(const Collective& collective) {
   CollectiveRecord record = collective.record;
   // A captured collective repeats its sequence number each time it is replayed, so the record has
-  // none; `given_` counts the collectives that the stream has reached.
+  // none; `reached_collectives_` counts the collectives that the stream has reached.
   record.sequence = 0;
   if (is_point_to_point(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;
@@ -721,18 +726,18 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   const std::byte* in = gpu_.seen_by_device(collective.in);
   std::byte* out = gpu_.seen_by_device(collective.out);
   EmulatedLinks* const links = &links_;
-  const int own = rank();
-  gpu_.enqueue(caller(), [=, given = given_] {
-    links->add_operand(own, (*given)++, record, {{in, in + bytes}});
+  const int own_rank = rank();
+  gpu_.enqueue(caller(), [=, reached = reached_collectives_] {
+    links->add_operand(own_rank, (*reached)++, record, {{in, in + bytes}});
   });
   gpu_.enqueue(
       caller(),
-      [=, given = given_, given_up = given_up_] {
-        if (*given_up) return;
-        const std::vector<std::byte> taken = links->remove_result(own, *given - 1);
-        std::memcpy(out, taken.data(), taken.size());
+      [=, reached = reached_collectives_, aborted = aborted_] {
+        if (*aborted) return;
+        const std::vector<std::byte> result = links->remove_result(own_rank, *reached - 1);
+        std::memcpy(out, result.data(), result.size());
       },
-      when_met());
+      arrival_condition());
 }
 
 /// Transfers on a link of two ranks. A send is complete when it is received, like a send of NCCL
@@ -757,26 +762,26 @@ void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
     if (part.receive_bytes > 0) part.receive = gpu_.seen_by_device(part.receive);
   }
   EmulatedLinks* const links = &links_;
-  const int own = rank();
-  gpu_.enqueue(caller(), [=, given = given_] {
+  const int own_rank = rank();
+  gpu_.enqueue(caller(), [=, reached = reached_collectives_] {
     EmulatedLinks::OperandParts all;
     for (const PeerExchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
-    const int64_t number = (*given)++;
-    links->add_operand(own, number, {.sequence = number}, std::move(all));
+    const int64_t number = (*reached)++;
+    links->add_operand(own_rank, number, {.sequence = number}, std::move(all));
   });
   gpu_.enqueue(
       caller(),
-      [=, given = given_, given_up = given_up_] {
-        if (*given_up) return;
-        const EmulatedLinks::OperandParts taken = links->remove_exchange(own, *given - 1);
-        for (size_t from = 0; from < taken.size(); ++from) {
-          require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes,
+      [=, reached = reached_collectives_, aborted = aborted_] {
+        if (*aborted) return;
+        const EmulatedLinks::OperandParts received = links->remove_exchange(own_rank, *reached - 1);
+        for (size_t from = 0; from < received.size(); ++from) {
+          require(static_cast<int64_t>(received[from].size()) == parts[from].receive_bytes,
                   "as much comes as is awaited");
-          if (!taken[from].empty())
-            std::memcpy(parts[from].receive, taken[from].data(), taken[from].size());
+          if (!received[from].empty())
+            std::memcpy(parts[from].receive, received[from].data(), received[from].size());
         }
       },
-      when_met());
+      arrival_condition());
 }
 
 CommBuffer EmulatedNccl::allocate_memory(int64_t bytes) {

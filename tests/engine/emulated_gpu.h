@@ -28,7 +28,7 @@ struct EmulatorOptions {
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
   /// The maximum number of bytes that may be pinned; requests beyond it are refused.
-  int64_t most_pinned = INT64_MAX;
+  int64_t max_pinned_bytes = INT64_MAX;
 };
 
 /// EmulatedGpu is a GPU in main memory, for tests of code that uses a GPU. Calls only record work;
@@ -119,7 +119,7 @@ class EmulatedGpu final : public DeviceKernels {
     int64_t copies = 0;
     int64_t operations = 0;
     /// The number of streams, events and blocks of memory that were created.
-    int64_t made = 0;
+    int64_t created_objects = 0;
     /// The number of times that the host waited for the device.
     int64_t host_waits = 0;
     /// The number of graphs that were launched.
@@ -138,17 +138,17 @@ class EmulatedGpu final : public DeviceKernels {
   bool is_device(const void* address) const;
   bool can_run(const Stream& stream) const;
   void step(Stream& stream);
-  Stream* choose_stream(Stream& wanted, Order order);
-  Stream* next_stream_for(Stream& wanted);
-  void step_for(Stream& wanted, Order order);
+  Stream* choose_stream(Stream& target, Order order);
+  Stream* next_stream_for(Stream& target);
+  void step_for(Stream& target, Order order);
   void run_until_empty(Stream& stream);
   void run_some();
   bool is_captured(const Stream& stream) const;
   template <typename T>
-  T* seen(T* address) const {
+  T* device_view(T* address) const {
     return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
   }
-  FlatUpdate seen(const FlatUpdate& update) const;
+  FlatUpdate device_view(const FlatUpdate& update) const;
 
   DeviceInfo info_;
   EmulatorOptions options_;
@@ -191,7 +191,7 @@ class EmulatedLinks {
   /// OperandParts holds a rank's operand of one collective: one part for each receiving rank, or a
   /// single part for all. Collectives are numbered in the order of their streams.
   using OperandParts = std::vector<std::vector<std::byte>>;
-  void add_operand(int rank, int64_t number, const CollectiveRecord& record, OperandParts given);
+  void add_operand(int rank, int64_t number, const CollectiveRecord& record, OperandParts operand);
   /// Returns whether all ranks have added their operands.
   bool is_complete(int64_t number) const;
   /// Returns a rank's result, and removes it.
@@ -208,19 +208,20 @@ class EmulatedLinks {
     /// The number of threads in which advance() lets the device advance.
     int advancing = 0;
   };
-  struct Meeting {
+  struct PendingCollective {
     CollectiveRecord record;
-    std::map<int, OperandParts> given;
-    size_t taken = 0;
+    std::map<int, OperandParts> operands;
+    size_t removed_results = 0;
   };
-  void reduce(const Meeting& meeting, int64_t first, std::vector<std::byte>& result) const;
-  void taken(int64_t number);
+  void reduce(const PendingCollective& pending, int64_t first,
+              std::vector<std::byte>& result) const;
+  void count_removal(int64_t number);
 
   const EmulatedSums sums_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   std::vector<Peer> peers_;
-  std::map<int64_t, Meeting> meetings_;
+  std::map<int64_t, PendingCollective> pending_;
 };
 
 /// EmulatedNetwork holds the links of all groups of a mesh; it creates them on first use.
@@ -262,7 +263,7 @@ class EmulatedNccl : public DeviceCommunicator {
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
     show_group_aborted();
-    *given_up_ = true;
+    *aborted_ = true;
   }
 
  protected:
@@ -286,17 +287,17 @@ class EmulatedNccl : public DeviceCommunicator {
   };
   Mark& mark(int64_t handle);
   DeviceStream caller() const { return static_cast<DeviceStream>(stream()); }
-  std::function<bool()> when_met() const;
+  std::function<bool()> arrival_condition() const;
 
   EmulatedGpu& gpu_;
   EmulatedLinks& links_;
   Rendezvous* const rendezvous_;
-  std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex marks_mutex_;
   std::deque<Mark> marks_;
   /// The number of collectives that the device has reached. It is counted when the device runs
   /// them, because captured ones run more than once.
-  std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
+  std::shared_ptr<int64_t> reached_collectives_ = std::make_shared<int64_t>(0);
 };
 
 }  // namespace ftrun::testing

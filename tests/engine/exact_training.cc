@@ -42,17 +42,17 @@ void ExactTraining::compute_gradients(int64_t step) {
   layers_.set_parameters(weights);
   for (int i = 0; i < micro_batches_; ++i)
     layers_.step(tokens_of(micro_batch_of_step(model_, step, i)), i > 0);
-  found_ = layers_.results();
+  results_ = layers_.results();
 }
 
 double ExactTraining::loss() const {
-  return found_.at("loss")[0] / found_.at("loss")[1];
+  return results_.at("loss")[0] / results_.at("loss")[1];
 }
 
 double ExactTraining::norm() const {
   double squares = 0;
   for (const auto& [tensor, values] : weights)
-    for (const double g : found_.at(tensor)) squares += g * g;
+    for (const double g : results_.at(tensor)) squares += g * g;
   return std::sqrt(squares);
 }
 
@@ -63,7 +63,7 @@ void ExactTraining::update(const std::string& tensor, double gradient_scale, int
   std::vector<double>& values = weights.at(tensor);
   Moments& moments = moments_.at(tensor);
   for (size_t i = 0; i < values.size(); ++i) {
-    const double g = found_.at(tensor)[i] * gradient_scale;
+    const double g = results_.at(tensor)[i] * gradient_scale;
     double& m = moments.first[i];
     double& v = moments.second[i];
     m = beta1 * m + (1 - beta1) * g;

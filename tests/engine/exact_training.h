@@ -44,7 +44,7 @@ class ExactTraining {
   ModelDescription model_;
   testing::Lockstep layers_;
   /// The results of the last forward and backward pass, as Lockstep::results() returns them.
-  testing::NamedNumbers found_;
+  testing::NamedNumbers results_;
   std::map<std::string, Moments> moments_;
 };
 

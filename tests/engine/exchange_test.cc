@@ -15,14 +15,15 @@ namespace {
 
 constexpr int64_t kNumbers = 1024, kRow = 8;
 
-/// A program with one of the instructions of exchanges(), and the memory that it runs on.
+/// A program with one of the instructions of exchange_program(), and the memory that it runs on.
 class ExchangeRun {
  public:
   ExchangeRun(const RankCommunicators& communicators, Gpu* gpu, size_t which, int by = 1,
               int64_t room = kNumbers)
       : communicators_(communicators),
-        program_(exchanges({communicators.of_groups[0]->size(), communicators.of_groups[0]->rank()},
-                           by, kRow)),
+        program_(exchange_program({communicators.group_communicators[0]->size(),
+                                   communicators.group_communicators[0]->rank()},
+                                  by, kRow)),
         memory_(*communicators.host_world, {}, nullptr, gpu) {
     program_.instrs = {program_.instrs[which]};
     program_.instrs[0].writes[0].bytes = room * 4;
@@ -87,7 +88,8 @@ std::vector<float> rows_of_all(int rank, int ranks) {
 }  // namespace
 
 void require_exchanges(const RankCommunicators& communicators, Gpu* gpu) {
-  const int ranks = communicators.of_groups[0]->size(), rank = communicators.of_groups[0]->rank();
+  const int ranks = communicators.group_communicators[0]->size(),
+            rank = communicators.group_communicators[0]->rank();
   ExchangeRun all_to_all(communicators, gpu, 0);
   all_to_all.write(0, numbers_of(rank));
   all_to_all.run();

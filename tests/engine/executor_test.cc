@@ -46,7 +46,7 @@ int64_t allocations_of_steps(int world_size, const Config& config, const ModelCo
         for (int64_t step = 1; step <= 2; ++step) fixture.train(step);
         // The fixture builds new batches for each step, which allocates; only the executor's step
         // counts.
-        StepRun run = fixture.prepared(3);
+        StepRun run = fixture.prepare_step(3);
         run.traced = traced;
         for (int attempt = 0; attempt < 3; ++attempt) {
           group.barrier({"begin"});
@@ -103,18 +103,20 @@ TEST_CASE("traced steps after the first one allocate nothing") {
 
 /// Returns what is wrong with a trace: an instruction that began before an instruction it waits
 /// for, or before its predecessor on the lane, had ended; "" if nothing is.
-std::string fault_of(const Program& program, const std::vector<RunInterval>& ran) {
+std::string trace_fault(const Program& program, const std::vector<RunInterval>& ran) {
   constexpr double kRounding = 1e-9;
   std::map<Lane, double> free;
   for (size_t i = 0; i < ran.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const RunInterval& own = ran[i];
-    if (own.end == own.begin) continue;
-    if (own.begin < 0 || own.end < own.begin) return cat(instr_label(instr), " has no time");
-    if (own.begin + kRounding < free[instr.lane]) return cat(instr_label(instr), " overlaps");
-    free[instr.lane] = own.end;
+    if (own.end_seconds == own.begin_seconds) continue;
+    if (own.begin_seconds < 0 || own.end_seconds < own.begin_seconds)
+      return cat(instr_label(instr), " has no time");
+    if (own.begin_seconds + kRounding < free[instr.lane])
+      return cat(instr_label(instr), " overlaps");
+    free[instr.lane] = own.end_seconds;
     for (const InstrId wait : instr.waits)
-      if (own.begin + kRounding < ran[static_cast<size_t>(wait)].end)
+      if (own.begin_seconds + kRounding < ran[static_cast<size_t>(wait)].end_seconds)
         return cat(instr_label(instr), " began before the end of ",
                    instr_label(program.instr(wait)));
   }
@@ -139,7 +141,7 @@ TEST_CASE(
               "nothing is recorded unless requested");
       const double expected = plain.train(2).result.loss_sum;
       fixture.batches = plain.batches;
-      StepRun run = fixture.prepared(2);
+      StepRun run = fixture.prepare_step(2);
       run.traced = true;
       const auto start = std::chrono::steady_clock::now();
       fixture.train_executor.run(run);
@@ -152,12 +154,12 @@ TEST_CASE(
       size_t left_out = 0;
       for (size_t i = 0; i < trace.instrs.size(); ++i) {
         const RunInterval& ran = trace.instrs[i];
-        left_out += ran.end > ran.begin ? 0 : 1;
-        require(ran.end <= took, "an instruction ends in its step");
-        by_kind[static_cast<size_t>(program.instrs[i].kind)] += ran.end - ran.begin;
+        left_out += ran.end_seconds > ran.begin_seconds ? 0 : 1;
+        require(ran.end_seconds <= took, "an instruction ends in its step");
+        by_kind[static_cast<size_t>(program.instrs[i].kind)] += ran.end_seconds - ran.begin_seconds;
       }
       require(left_out == 0, "every instruction ran");
-      const std::string fault = fault_of(program, trace.instrs);
+      const std::string fault = trace_fault(program, trace.instrs);
       require(fault.empty(), fault.c_str());
       for (size_t kind = 0; kind < kInstrKinds; ++kind)
         require(std::abs(by_kind[kind] - fixture.train_executor.seconds_by_kind()[kind]) < 1e-6,
@@ -166,10 +168,11 @@ TEST_CASE(
       std::vector<RunInterval> wrong = trace.instrs;
       for (size_t i = 0; i < wrong.size(); ++i)
         if (!program.instrs[i].waits.empty()) {
-          wrong[static_cast<size_t>(program.instrs[i].waits.front())].end = wrong[i].end;
+          wrong[static_cast<size_t>(program.instrs[i].waits.front())].end_seconds =
+              wrong[i].end_seconds;
           break;
         }
-      require(!fault_of(program, wrong).empty(), "a trace that violates a wait is detected");
+      require(!trace_fault(program, wrong).empty(), "a trace that violates a wait is detected");
     }));
   }
 }
@@ -180,7 +183,7 @@ TEST_CASE(
   SingleRank single_rank;
   RankFixture fixture(testing::config_of_stage(1), testing::small_model(), *single_rank.group);
   fixture.train(1);
-  StepRun run = fixture.prepared(2);
+  StepRun run = fixture.prepare_step(2);
   run.traced = true;
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   fixture.train_executor.run(run);
@@ -188,7 +191,7 @@ TEST_CASE(
   const Program& program = fixture.plan.train.program;
   const std::vector<RunInterval> ran = fixture.train_executor.trace().instrs;
   for (size_t i = 0; i < ran.size(); ++i)
-    CHECK((ran[i].end > ran[i].begin) == !program.instrs[i].if_finite);
+    CHECK((ran[i].end_seconds > ran[i].begin_seconds) == !program.instrs[i].if_finite);
   // find_nonfinite() runs the step once more, untraced: the trace stays the first run's.
   StepRun again = run;
   fixture.train_executor.find_nonfinite(again);
@@ -201,10 +204,10 @@ TEST_CASE(
   std::vector<Batch> batches;
   for (uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch({2, 8}, i));
   const auto step = [&](RankFixture& fixture, std::span<const Batch> mine) {
-    StepRun run = fixture.prepared(1);
+    StepRun run = fixture.prepare_step(1);
     run.micro_batches = mine;
     run.scalars.token_loss_factor = 1.0F / 64;
-    run.decide = step_policy({.clip_norm = 0.1});
+    run.policy = step_policy({.clip_norm = 0.1});
     fixture.train_executor.run(run);
     return run;
   };
@@ -249,7 +252,7 @@ TEST_CASE("all ranks learn each flag, whatever other flags are set") {
     for (const int64_t stage : {0, 3}) {
       RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
-      StepRun run = fixture.prepared(2);
+      StepRun run = fixture.prepare_step(2);
       if (group.rank() == 1) add_stop_flag(SIGTERM, run.flags);
       if (group.rank() == 0) run.flags.add(RankFlag::kSaveDue);
       if (group.rank() == 0) run.flags.add(RankFlag::kEvaluationDue);
@@ -307,7 +310,7 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
       RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
       if (group.rank() == 1) fixture.batches[1].labels.pop_back();
-      StepRun run = fixture.prepared(2);
+      StepRun run = fixture.prepare_step(2);
       fixture.train_executor.run(run);
     });
     REQUIRE_THAT(failures[1], Catch::Contains("a batch part has 60 bytes, its buffer 64"));
@@ -320,7 +323,7 @@ TEST_CASE("a batch of another shape is reported as a defect, and the next step c
   RankFixture fixture(testing::small_run_config(), testing::small_model(), *single_rank.group);
   fixture.train(1);
   fixture.batches[1].tokens.pop_back();
-  StepRun run = fixture.prepared(2);
+  StepRun run = fixture.prepare_step(2);
   REQUIRE_THROWS_WITH(fixture.train_executor.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(fixture.train(2).result.finite);
@@ -328,7 +331,7 @@ TEST_CASE("a batch of another shape is reported as a defect, and the next step c
 
 /// Returns a config with optimizer state and parameters on disk; the weights of norms stay on the
 /// device.
-Config on_disk(bool overlap) {
+Config disk_config(bool overlap) {
   Config config = testing::config_of_stage(3);
   config.zero.param_persistence_threshold = 64;
   config.zero.overlap_comm = overlap;
@@ -340,7 +343,7 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankFixture fixture(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
+    RankFixture fixture(disk_config(overlap), testing::model_of_many_blocks(), *single_rank.group);
     fixture.train(1);
     const Program& program = fixture.plan.train.program;
     int64_t requests = 0;
@@ -366,7 +369,7 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
     const SwapCounters& after = fixture.memory.swap()->counters();
     REQUIRE(run.result.finite);
     CHECK(after.requests - before.requests == requests);
-    CHECK(after.overlapped - before.overlapped >= follow);
+    CHECK(after.overlapped_requests - before.overlapped_requests >= follow);
   }
 }
 
@@ -375,7 +378,7 @@ TEST_CASE(
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankFixture fixture(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
+    RankFixture fixture(disk_config(overlap), testing::model_of_many_blocks(), *single_rank.group);
     fixture.train(1);
     const Program& program = fixture.plan.train.program;
     const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(),
@@ -385,7 +388,7 @@ TEST_CASE(
       if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
     const auto state = testing::saved_contents(fixture.state);
     const SwapCounters before = fixture.memory.swap()->counters();
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
     fixture.train_executor.run(run);
     const SwapCounters after = fixture.memory.swap()->counters();

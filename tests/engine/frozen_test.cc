@@ -25,8 +25,8 @@ using Values = std::map<std::string, std::vector<float>>;
 
 /// Trains the model; `frozen`, if given, receives the values of the frozen tensors after the last
 /// step.
-Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
-                Values* frozen = nullptr) {
+Trained train_selected(const Config& config, const Trains& trains, int steps = kTrainedSteps,
+                       Values* frozen = nullptr) {
   Trained out;
   testing::CombinedState whole;
   testing::run_on_mesh(1, kShards, [&](Rendezvous&, const RankCommunicators& communicators) {
@@ -43,7 +43,7 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
       if (first) (*frozen)[tensor.name] = std::move(values);
     }
   });
-  out.state = whole.take();
+  out.state = whole.contents();
   return out;
 }
 
@@ -55,10 +55,12 @@ bool is_frozen(const std::string& name) {
 
 TEST_CASE("frozen units keep their bits at every stage and tier, and the others train alike") {
   const Trains trains = [](const TensorInfo& tensor) { return !is_frozen(tensor.name); };
-  const Trained before = trained(testing::config_of_stage(0), trains, 0);
+  const Trained before = train_selected(testing::config_of_stage(0), trains, 0);
   Values frozen;
-  const Trained expected = trained(testing::config_of_stage(0), trains, kTrainedSteps, &frozen);
-  const Trained all = trained(testing::config_of_stage(0), [](const TensorInfo&) { return true; });
+  const Trained expected =
+      train_selected(testing::config_of_stage(0), trains, kTrainedSteps, &frozen);
+  const Trained all =
+      train_selected(testing::config_of_stage(0), [](const TensorInfo&) { return true; });
   size_t changed = 0;
   for (const auto& [name, bytes] : expected.state) {
     INFO(name);
@@ -90,7 +92,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
         config.zero.overlap_comm = overlap;
         if (device != OffloadDevice::kNone) testing::offload_to(config, device);
         Values kept;
-        const Trained found = trained(config, trains, kTrainedSteps, &kept);
+        const Trained found = train_selected(config, trains, kTrainedSteps, &kept);
         CHECK(kept == frozen);
         if (stage == 1) {
           CHECK(found.losses == expected.losses);
@@ -109,7 +111,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
 
 /// Returns the config without clipping, so that the gradients of one step do not depend on which
 /// other parameters train.
-Config unclipped(Config config) {
+Config without_clipping(Config config) {
   config.gradient_clipping = 0;
   return config;
 }
@@ -129,7 +131,7 @@ TEST_CASE(
         for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
           INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute "
                     << name_of(recompute));
-          Config config = unclipped(testing::config_of_stage(stage));
+          Config config = without_clipping(testing::config_of_stage(stage));
           config.recompute.policy = recompute;
           config.activation_checkpointing.cpu_checkpointing = recompute == RecomputeLevel::kFull;
           const ModelConfig model = testing::model_of_many_blocks(false);

@@ -31,7 +31,7 @@ struct GeneratorFixture {
     return fixture.memory;
   }
   std::vector<int32_t> write(const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    return generate(executor, plan, fixture.memory, prompt, options);
+    return generate_tokens(executor, plan, fixture.memory, prompt, options);
   }
 
   testing::SingleRank single_rank;
@@ -40,19 +40,20 @@ struct GeneratorFixture {
   Executor executor;
 };
 
-/// The loss of token `next` after the tokens `seen`, by the evaluation program (the cross-entropy
-/// at one position), and the number of positions where `next` is the most likely token (0 or 1).
+/// The loss of token `next` after the tokens `context`, by the evaluation program (the
+/// cross-entropy at one position), and the number of positions where `next` is the most likely
+/// token (0 or 1).
 struct TokenScore {
   double loss;
   double correct;
 };
-TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& seen,
+TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& context,
                        int32_t next) {
   Batch batch = testing::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
-  const size_t used = std::min<size_t>(kRoom, seen.size());
-  std::copy(seen.end() - static_cast<std::ptrdiff_t>(used), seen.end(), batch.tokens.begin());
+  const size_t used = std::min<size_t>(kRoom, context.size());
+  std::copy(context.end() - static_cast<std::ptrdiff_t>(used), context.end(), batch.tokens.begin());
   batch.labels[used - 1] = next;
   ForwardRun run;
   run.micro_batches = {&batch, 1};
@@ -64,13 +65,13 @@ TEST_CASE(
     "without a temperature, each new token is the likeliest one, also past the end of the row") {
   GeneratorFixture generator;
   const std::vector<int32_t> prompt{3, 1, 4};
-  std::vector<int32_t> seen = prompt;
+  std::vector<int32_t> context = prompt;
   std::vector<int32_t> expected;
   for (int i = 0; i < 10; ++i) {
     std::vector<double> losses;
     std::vector<double> correct;
     for (int32_t next = 0; next < kVocabulary; ++next) {
-      const TokenScore judged = score_token(generator, seen, next);
+      const TokenScore judged = score_token(generator, context, next);
       losses.push_back(judged.loss);
       correct.push_back(judged.correct);
     }
@@ -81,7 +82,7 @@ TEST_CASE(
     std::vector<double> right(losses.size(), 0.0);
     right[static_cast<size_t>(expected.back())] = 1.0;
     REQUIRE(correct == right);
-    seen.push_back(expected.back());
+    context.push_back(expected.back());
   }
   REQUIRE(generator.write(prompt, {.tokens = 10}) == expected);
   REQUIRE(generator.write(prompt, {.tokens = 4}) ==
@@ -129,8 +130,8 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         const ProgramPlan plan = plan_generation(testing::small_model(), fixture.plan, kRoom);
         fixture.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
-        const auto tokens = generate(executor, plan, fixture.memory, prompt, {.tokens = 10},
-                                     communicators.host_world);
+        const auto tokens = generate_tokens(executor, plan, fixture.memory, prompt, {.tokens = 10},
+                                            communicators.host_world);
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });

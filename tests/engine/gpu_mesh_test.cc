@@ -20,7 +20,7 @@ using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
 /// Returns a config of a ZeRO stage, with pipeline stages of one chunk each.
-Config staged(int64_t stage) {
+Config pipeline_config(int64_t stage) {
   Config config = testing::config_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
@@ -65,7 +65,7 @@ TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedul
 TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(), 5);
-  Config config = staged(2);
+  Config config = pipeline_config(2);
   config.zero.overlap_comm = true;
   require_same_bits(config, model, {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4});
   testing::offload_to(config, OffloadDevice::kCpu);
@@ -116,7 +116,7 @@ TEST_CASE("gpu mesh: groups are closed once the captures of their collectives ar
         RankFixture fixture(config, model, there.communicators, &there.gpu);
         TrainingOutcome outcome;
         testing::train_steps(fixture, 2, outcome);
-        Communicator& group = *there.communicators.of_groups[0];
+        Communicator& group = *there.communicators.group_communicators[0];
         require(testing::error_text_of([&] {
                   group.shutdown();
                 }).find("its collectives are held by 2 captured graphs") != std::string::npos,

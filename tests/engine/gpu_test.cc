@@ -59,18 +59,18 @@ struct GpuOutcome {
   std::map<std::string, std::vector<std::byte>> state;
   std::vector<double> losses;
   std::vector<double> norms;
-  double evaluated = 0;
+  double evaluation_loss = 0;
   bool operator==(const GpuOutcome&) const = default;
 };
 
 void require_within_bounds(const GpuOutcome& outcome, const GpuOutcome& expected) {
   REQUIRE(outcome.losses == expected.losses);
   REQUIRE(outcome.norms == expected.norms);
-  REQUIRE(outcome.evaluated == expected.evaluated);
+  REQUIRE(outcome.evaluation_loss == expected.evaluation_loss);
   REQUIRE(outcome.state == expected.state);
 }
 
-double evaluated(RankFixture& fixture) {
+double evaluate_loss(RankFixture& fixture) {
   ForwardRun run;
   run.micro_batches = {fixture.batches.data(), 1};
   fixture.evaluation_executor.run_forward(run);
@@ -86,11 +86,11 @@ void train_on_gpu(RankFixture& fixture, GpuOutcome& outcome) {
   };
   for (int64_t step = 1; step <= kGpuSteps; ++step) {
     note(fixture.train(step));
-    if (step == 2) outcome.evaluated = evaluated(fixture);
+    if (step == 2) outcome.evaluation_loss = evaluate_loss(fixture);
   }
-  StepRun clipped = fixture.prepared(kGpuSteps + 1);
+  StepRun clipped = fixture.prepare_step(kGpuSteps + 1);
   constexpr double kClipNorm = 1e-3;
-  clipped.decide = step_policy({.clip_norm = kClipNorm});
+  clipped.policy = step_policy({.clip_norm = kClipNorm});
   fixture.train_executor.run(clipped);
   note(clipped);
   require(clipped.result.gradient_norm > kClipNorm, "there is something to clip");
@@ -132,7 +132,7 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
       nccl.emplace(*emulated->device, links, *host.host_world,
                    testing::EmulatedNcclOptions{
                        .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
-      communicators.of_groups = {&*nccl};
+      communicators.group_communicators = {&*nccl};
     }
     RankFixture fixture(config, testing::model_of_many_blocks(), communicators,
                         emulated ? &emulated->gpu : nullptr);
@@ -141,7 +141,7 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
     whole.add(fixture.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
-  outcome.state = whole.take();
+  outcome.state = whole.contents();
   return outcome;
 }
 
@@ -270,16 +270,17 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
   }
   SingleRank single_rank;
   Emulated emulated(6);
-  RankFixture there(testing::small_run_config(), testing::small_model(true),
-                    testing::communicators_of(*single_rank.group), &emulated.gpu);
-  RankFixture here(testing::small_run_config(), testing::small_model(true), *single_rank.group);
+  RankFixture gpu_fixture(testing::small_run_config(), testing::small_model(true),
+                          testing::communicators_of(*single_rank.group), &emulated.gpu);
+  RankFixture cpu_fixture(testing::small_run_config(), testing::small_model(true),
+                          *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
-    REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
-  REQUIRE(testing::saved_contents(there.state) == testing::saved_contents(here.state));
+    REQUIRE(gpu_fixture.train(step).result.loss_sum == cpu_fixture.train(step).result.loss_sum);
+  REQUIRE(testing::saved_contents(gpu_fixture.state) == testing::saved_contents(cpu_fixture.state));
 }
 
 /// Returns a config whose whole optimizer state is on the host, and is updated while compute runs.
-Config offloaded(OffloadDevice device) {
+Config offloading_config(OffloadDevice device) {
   Config config = testing::config_of_stage(3);
   testing::offload_to(config, device);
   config.zero.overlap_comm = true;
@@ -290,14 +291,14 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   SingleRank single_rank;
-  RankFixture sound(offloaded(OffloadDevice::kCpu), model, *single_rank.group);
+  RankFixture sound(offloading_config(OffloadDevice::kCpu), model, *single_rank.group);
   sound.train(1);
-  StepRun expected = sound.prepared(2);
+  StepRun expected = sound.prepare_step(2);
   sound.train_executor.run(expected);
   int found = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
-    RankFixture fixture(offloaded(OffloadDevice::kCpu), model,
+    RankFixture fixture(offloading_config(OffloadDevice::kCpu), model,
                         testing::communicators_of(*single_rank.group), &emulated.gpu);
     Program careless = fixture.plan.train.program;
     for (Instr& instr : careless.instrs)
@@ -305,7 +306,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
         instr.waits.clear();
     Executor executor(careless, fixture.plan.train.model, fixture.memory, fixture.communicators);
     fixture.train(1);
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     // A kernel that reads a micro-batch before it has arrived may find invalid labels and throw.
     try {
       executor.run(run);
@@ -334,7 +335,7 @@ double second_norm(const Config& config, uint64_t seed, bool careless) {
         std::erase_if(instr.waits,
                       [&](InstrId wait) { return program.instr(wait).lane == lane_of(0); });
     Executor executor(program, fixture.plan.train.model, fixture.memory, communicators);
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     executor.run(run);
     if (rendezvous.rank() == 0) norm = run.result.gradient_norm;
   });
@@ -389,13 +390,13 @@ struct OrderedSumFixture {
 };
 
 template <typename T>
-T number_of(int rank, int64_t i) {
+T operand_element(int rank, int64_t i) {
   return static_cast<T>(std::sin(static_cast<double>(i % 1009 * 7 + rank * 13)) * 1e3);
 }
 template <typename T>
-std::vector<T> given_by(int rank, int64_t count) {
+std::vector<T> operand_of(int rank, int64_t count) {
   std::vector<T> numbers;
-  for (int64_t i = 0; i < count; ++i) numbers.push_back(number_of<T>(rank, i));
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(operand_element<T>(rank, i));
   return numbers;
 }
 
@@ -403,34 +404,35 @@ template <typename T>
 void check_ordered_sums(DType dtype, int64_t count) {
   constexpr int kRanks = 3;
   const auto expected = [&](int64_t i) {
-    T sum = number_of<T>(0, i);
-    for (int rank = 1; rank < kRanks; ++rank) sum += number_of<T>(rank, i);
+    T sum = operand_element<T>(0, i);
+    for (int rank = 1; rank < kRanks; ++rank) sum += operand_element<T>(rank, i);
     return sum;
   };
   EmulatedLinks links(kRanks, testing::EmulatedSums::kHopByHop);
   testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     OrderedSumFixture fixture(rendezvous, links, host);
-    const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
-    const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
-    std::vector<T> taken(given.size());
-    const GpuBlock data = GpuBlock::on_device(fixture.emulated.gpu, bytes);
+    const std::vector<T> input = operand_of<T>(rendezvous.rank(), count);
+    const auto bytes = static_cast<int64_t>(input.size() * sizeof(T));
+    std::vector<T> output(input.size());
+    const GpuBlock data = GpuBlock::allocate_on_device(fixture.emulated.gpu, bytes);
     const auto check_at = [&](int64_t i) {
-      if (taken[static_cast<size_t>(i)] != expected(i))
+      if (output[static_cast<size_t>(i)] != expected(i))
         bug(cat("element ", i, " is not the sum in rank order"));
     };
-    fixture.emulated.gpu.upload(data.data(), given.data(), bytes);
+    fixture.emulated.gpu.upload(data.data(), input.data(), bytes);
     fixture.nccl.all_reduce(data.data(), count, dtype, ReduceOp::kSum, {"sums"}).wait();
-    fixture.emulated.gpu.download(taken.data(), data.data(), bytes);
+    fixture.emulated.gpu.download(output.data(), data.data(), bytes);
     for (int64_t i = 0; i < count; i += std::max<int64_t>(1, count / 97)) check_at(i);
     check_at(count - 1);
     // reduce_scatter writes a rank's third in place, into the same buffer.
     const int64_t third = count / kRanks;
     if (third == 0) return;
-    fixture.emulated.gpu.upload(data.data(), given.data(), bytes);
+    fixture.emulated.gpu.upload(data.data(), input.data(), bytes);
     const int64_t own = third * rendezvous.rank();
     T* const out = data.as<T>() + own;
     fixture.nccl.reduce_scatter(data.data(), out, third, dtype, ReduceOp::kSum, {"sums"}).wait();
-    fixture.emulated.gpu.download(taken.data() + own, out, third * static_cast<int64_t>(sizeof(T)));
+    fixture.emulated.gpu.download(output.data() + own, out,
+                                  third * static_cast<int64_t>(sizeof(T)));
     for (int64_t i = own; i < own + third; i += std::max<int64_t>(1, third / 97)) check_at(i);
   });
 }
@@ -519,7 +521,7 @@ TEST_CASE(
                    Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
   // Rank 0 is not busy with work of its own, so peers that wait for rank 0 name the rank for which
   // it waits.
-  REQUIRE_FALSE(own_work(waiting).has_value());
+  REQUIRE_FALSE(find_own_work(waiting).has_value());
 }
 
 TEST_CASE(
@@ -562,7 +564,7 @@ TEST_CASE(
   for (int64_t step = 1; step <= 3; ++step)
     REQUIRE(captured.train(step).result.loss_sum == plain.train(step).result.loss_sum);
   for (RankFixture* fixture : {&captured, &plain}) fixture->batches[1].first_token += 1000;
-  StepRun moved = captured.prepared(4), expected = plain.prepared(4);
+  StepRun moved = captured.prepare_step(4), expected = plain.prepare_step(4);
   captured.train_executor.run(moved);
   plain.train_executor.run(expected);
   REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
@@ -580,7 +582,7 @@ TEST_CASE(
   fixture.train(1);
   fixture.train(2);
   const auto before = testing::saved_contents(fixture.state);
-  StepRun run = fixture.prepared(3);
+  StepRun run = fixture.prepare_step(3);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
@@ -589,7 +591,7 @@ TEST_CASE(
   REQUIRE(fixture.train(3).result.finite);
   REQUIRE(testing::saved_contents(fixture.state) != before);
   Emulated offloading(6, {.step_graph = true});
-  const Config host = offloaded(OffloadDevice::kCpu);
+  const Config host = offloading_config(OffloadDevice::kCpu);
   require_within_bounds(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
   REQUIRE(offloading.device->counters().launches == 0);
 }
@@ -622,7 +624,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   fixture.train(2);
   const EmulatedGpu::Counters after = emulated.device->counters();
   REQUIRE(after.operations > before.operations);
-  REQUIRE(after.made == before.made);
+  REQUIRE(after.created_objects == before.created_objects);
   // The host waits once, for the decision. The marks of pinned slots (two of scalars, one of the
   // flags, one per micro-batch) were reached long before, so they cause no wait.
   REQUIRE(after.host_waits - before.host_waits == 1);
@@ -647,7 +649,7 @@ TEST_CASE(
                             on_gpu ? &emulated.gpu : nullptr);
         fixture.train(1);
         const auto before = testing::saved_contents(fixture.state);
-        StepRun run = fixture.prepared(2);
+        StepRun run = fixture.prepare_step(2);
         run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
         fixture.train_executor.run(run);
         REQUIRE_FALSE(run.result.finite);
@@ -707,8 +709,8 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     const ProgramPlan writes = plan_generation(model, fixture.plan, 8);
     fixture.memory.allocate(writes.program);
     Executor writer(writes.program, writes.model, fixture.memory, fixture.communicators);
-    texts.push_back(
-        generate(writer, writes, fixture.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
+    texts.push_back(generate_tokens(writer, writes, fixture.memory, std::vector<int32_t>{3, 1, 4},
+                                    {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
     fixture.state.gather_elements("lm_head.weight", 0, 32 * 16, true, *single_rank.group,
                                   heads.back());
@@ -721,20 +723,20 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
 TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, of any size") {
   Emulated emulated(10);
   const int64_t bytes = (int64_t{20} << 20) + 5;
-  const GpuBlock block = GpuBlock::on_device(emulated.gpu, bytes);
+  const GpuBlock block = GpuBlock::allocate_on_device(emulated.gpu, bytes);
   const int sink = ::open("/dev/null", O_WRONLY);
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
   REQUIRE(::write(pipe_ends[1], block.data(), 1) == -1);
   REQUIRE(errno == EFAULT);
   for (const int end : {sink, pipe_ends[0], pipe_ends[1]}) ::close(end);
-  std::vector<char> given(static_cast<size_t>(bytes)), taken(static_cast<size_t>(bytes), 1);
-  emulated.gpu.download(taken.data(), block.data(), bytes);
-  REQUIRE(taken == given);  // fresh memory is zero
-  std::iota(given.begin(), given.end(), 0);
-  emulated.gpu.upload(block.data(), given.data(), bytes);
-  emulated.gpu.download(taken.data(), block.data(), bytes);
-  REQUIRE(taken == given);
+  std::vector<char> input(static_cast<size_t>(bytes)), output(static_cast<size_t>(bytes), 1);
+  emulated.gpu.download(output.data(), block.data(), bytes);
+  REQUIRE(output == input);  // fresh memory is zero
+  std::iota(input.begin(), input.end(), 0);
+  emulated.gpu.upload(block.data(), input.data(), bytes);
+  emulated.gpu.download(output.data(), block.data(), bytes);
+  REQUIRE(output == input);
 }
 
 TEST_CASE("gpu: an array is finite only if each of its numbers is") {
@@ -744,7 +746,7 @@ TEST_CASE("gpu: an array is finite only if each of its numbers is") {
   GpuDevice device(program, emulated.gpu, {});
   std::vector<double> numbers(1000, 1e300);
   const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(double));
-  const GpuBlock block = GpuBlock::on_device(emulated.gpu, bytes);
+  const GpuBlock block = GpuBlock::allocate_on_device(emulated.gpu, bytes);
   const TypedSpan span{block.data(), DType::kF64, static_cast<int64_t>(numbers.size())};
   const auto is_finite = [&] {
     emulated.gpu.upload(block.data(), numbers.data(), bytes);
@@ -775,9 +777,9 @@ TEST_CASE(
   REQUIRE(allocate({}, {}) == "");
   // The staging memory for transfers to and from the GPU is pinned in any case.
   const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
-  REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
+  REQUIRE(allocate({.max_pinned_bytes = staging}, {.pin_memory = false}) == "");
   REQUIRE_THAT(
-      allocate({.most_pinned = staging}, {}),
+      allocate({.max_pinned_bytes = staging}, {}),
       Catch::StartsWith("out of memory: optimizer (buffer ") && Catch::Contains(".host) needs ") &&
           Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
           Catch::Contains("raise the limit; or set pin_memory: false for what is offloaded"));
@@ -792,7 +794,7 @@ TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
-  RankFixture fixture(offloaded(OffloadDevice::kCpu), testing::model_of_many_blocks(),
+  RankFixture fixture(offloading_config(OffloadDevice::kCpu), testing::model_of_many_blocks(),
                       testing::communicators_of(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const auto seconds = fixture.train_executor.seconds_by_kind();
@@ -809,16 +811,16 @@ TEST_CASE(
   set_kernel_threads(1);
   for (const bool captured : {false, true}) {
     Config config = testing::config_of_stage(1);
-    if (!captured) config = offloaded(OffloadDevice::kCpu);
+    if (!captured) config = offloading_config(OffloadDevice::kCpu);
     SingleRank single_rank;
     Emulated emulated(12, {.step_graph = captured});
     RankFixture fixture(config, testing::model_of_many_blocks(),
                         testing::communicators_of(*single_rank.group), &emulated.gpu);
-    RankFixture here(config, testing::model_of_many_blocks(), *single_rank.group);
+    RankFixture cpu_fixture(config, testing::model_of_many_blocks(), *single_rank.group);
     for (int64_t step = 1; step <= 5; ++step) {
-      const double expected = here.train(step).result.loss_sum;
-      fixture.batches = here.batches;
-      StepRun run = fixture.prepared(step);
+      const double expected = cpu_fixture.train(step).result.loss_sum;
+      fixture.batches = cpu_fixture.batches;
+      StepRun run = fixture.prepare_step(step);
       run.traced = step == 3 || step == 4;
       const int64_t launches = emulated.device->counters().launches;
       fixture.train_executor.run(run);
@@ -833,14 +835,14 @@ TEST_CASE(
       REQUIRE(ran.size() == program.instrs.size());
       double busy = 0;
       for (size_t i = 0; i < ran.size(); ++i) {
-        busy += ran[i].end - ran[i].begin;
-        REQUIRE((ran[i].begin >= 0 && ran[i].end >= ran[i].begin));
+        busy += ran[i].end_seconds - ran[i].begin_seconds;
+        REQUIRE((ran[i].begin_seconds >= 0 && ran[i].end_seconds >= ran[i].begin_seconds));
         for (const InstrId wait : program.instrs[i].waits)
-          REQUIRE(ran[static_cast<size_t>(wait)].end <= ran[i].begin);
+          REQUIRE(ran[static_cast<size_t>(wait)].end_seconds <= ran[i].begin_seconds);
       }
       REQUIRE(busy > 0);
     }
-    REQUIRE(testing::saved_contents(fixture.state) == testing::saved_contents(here.state));
+    REQUIRE(testing::saved_contents(fixture.state) == testing::saved_contents(cpu_fixture.state));
   }
 }
 

@@ -23,7 +23,7 @@ using testing::TrainingMesh;
 
 /// Returns the largest difference of a tensor, and the tensor's name. `usual` selects the tensors
 /// that have the usual bound (1e-4), otherwise those that have their own.
-std::pair<double, std::string> worst(const Differences& found, bool usual) {
+std::pair<double, std::string> largest_difference(const Differences& found, bool usual) {
   std::pair<double, std::string> largest{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
     if ((testing::weight_bound(tensor) == 1e-4) == usual && difference > largest.first)
@@ -53,8 +53,9 @@ TEST_CASE(
   for (const LatticeCell& cell : cells) {
     INFO(text_of(cell));
     const Differences found = lattice.run(cell);
-    INFO("loss " << found.loss << ", norm " << found.norm << ", " << worst(found, true).second
-                 << " " << worst(found, true).first);
+    INFO("loss " << found.loss << ", norm " << found.norm << ", "
+                 << largest_difference(found, true).second << " "
+                 << largest_difference(found, true).first);
     CHECK(testing::is_within(found, found.norm < testing::kGradientNormBound));
     CHECK(found.weights.size() > 70);
     schedules.insert(cell.values()[5]);
@@ -113,7 +114,7 @@ std::set<std::string> known_cells(const std::string& path) {
   return known;
 }
 
-std::string variable(const char* name, const char* otherwise) {
+std::string environment_value(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : value;
 }
@@ -122,16 +123,16 @@ std::string variable(const char* name, const char* otherwise) {
 /// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the pairwise ones.
 TEST_CASE("all layouts of the lattice are trained and recorded", "[.lattice]") {
   set_kernel_threads(1);
-  const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
+  const std::string path = environment_value("FTRUN_LATTICE_RESULTS", "lattice.tsv");
   std::vector<std::pair<std::string, LatticeCell>> cells;
   for (const LatticeCell& cell : testing::complete_cells())
     cells.emplace_back("complete\t" + text_of(cell), cell);
   const size_t complete = cells.size();
   for (const LatticeCell& cell : testing::covering_cells(testing::lattice_meshes()))
     cells.emplace_back("pairwise\t" + text_of(cell), cell);
-  const size_t first = std::stoul(variable("FTRUN_LATTICE_FIRST", "0"));
+  const size_t first = std::stoul(environment_value("FTRUN_LATTICE_FIRST", "0"));
   const size_t end =
-      std::min<size_t>(cells.size(), std::stoul(variable("FTRUN_LATTICE_END", "100000")));
+      std::min<size_t>(cells.size(), std::stoul(environment_value("FTRUN_LATTICE_END", "100000")));
   const std::set<std::string> known = known_cells(path);
   std::ofstream out(path, std::ios::app);
   if (known.empty())
@@ -150,10 +151,10 @@ TEST_CASE("all layouts of the lattice are trained and recorded", "[.lattice]") {
     const testing::LatticeFigures figures = lattice.measure(cell);
     const Differences& found = figures.differences;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
-    const auto [weight, tensor] = worst(found, true);
+    const auto [weight, tensor] = largest_difference(found, true);
     out << text << "\t|\t" << (figures.is_within_bounds ? "yes" : "NO") << "\t" << found.loss
-        << "\t" << found.norm << "\t" << weight << "\t" << worst(found, false).first << "\t"
-        << figures.norm_error << "\t" << figures.one_process_norm_error << "\t"
+        << "\t" << found.norm << "\t" << weight << "\t" << largest_difference(found, false).first
+        << "\t" << figures.norm_error << "\t" << figures.one_process_norm_error << "\t"
         << figures.fresh_norm_error << "\t" << figures.one_process_fresh_norm_error << "\t"
         << tensor << "\t" << fixed_text(spent.count(), 2) << std::endl;
     CHECK(figures.is_within_bounds);

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-Buffer persistent(PersistentKind which, const std::string& name, int64_t bytes, Category category) {
+Buffer persistent_buffer(PersistentKind which, const std::string& name, int64_t bytes,
+                         Category category) {
   Buffer buffer;
   buffer.name = name;
   buffer.bytes = bytes;
@@ -22,12 +23,12 @@ Buffer persistent(PersistentKind which, const std::string& name, int64_t bytes, 
   return buffer;
 }
 
-Buffer on(Tier tier, Buffer buffer) {
+Buffer buffer_on(Tier tier, Buffer buffer) {
   buffer.tier = tier;
   return buffer;
 }
 
-Buffer temporary(int64_t bytes, int64_t arena_offset) {
+Buffer temporary_buffer(int64_t bytes, int64_t arena_offset) {
   Buffer buffer;
   buffer.bytes = bytes;
   buffer.arena_offset = arena_offset;
@@ -36,7 +37,7 @@ Buffer temporary(int64_t bytes, int64_t arena_offset) {
 
 /// Returns a program with these buffers; `arenas` holds the sizes of the device's, the shared and
 /// the host's arena, in bytes.
-Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
+Program program_with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
   Program program;
   program.buffers = std::move(buffers);
   program.arena_bytes = arenas;
@@ -48,13 +49,13 @@ TEST_CASE(
     "program's size") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  const Program small =
-      with_buffers({persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
-                    temporary(256, 512)},
-                   {1024, 0, 0});
-  const Program large = with_buffers(
-      {persistent(PersistentKind::kLoss, "other", 64, Category::kSums),
-       persistent(PersistentKind::kParameters, "matrices", 4096, Category::kParameters)},
+  const Program small = program_with_buffers(
+      {persistent_buffer(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
+       temporary_buffer(256, 512)},
+      {1024, 0, 0});
+  const Program large = program_with_buffers(
+      {persistent_buffer(PersistentKind::kLoss, "other", 64, Category::kSums),
+       persistent_buffer(PersistentKind::kParameters, "matrices", 4096, Category::kParameters)},
       {8192, 0, 0});
   memory.allocate(small);
   memory.allocate(large);
@@ -62,31 +63,31 @@ TEST_CASE(
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(large, {1, 100, 8}));
   const std::byte* arena = memory.at(small, {1, 0, 8}) - 512;
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
-  const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
+  const RankMemory::TierBytes device = memory.allocated_bytes(Tier::kDevice);
   REQUIRE(device.persistent[static_cast<size_t>(Category::kParameters)] == 4096);
   REQUIRE(device.persistent[static_cast<size_t>(Category::kSums)] == 4096);  // one page
   REQUIRE(device.arenas == 8192);
   REQUIRE(device.total == 8192 + 4096 + 4096);
-  REQUIRE(memory.allocated(Tier::kHost).total == 0);
-  REQUIRE(memory.allocated(Tier::kNvme).total == 0);
+  REQUIRE(memory.allocated_bytes(Tier::kHost).total == 0);
+  REQUIRE(memory.allocated_bytes(Tier::kNvme).total == 0);
   REQUIRE(memory.swap() == nullptr);
 }
 
 TEST_CASE("private memory, memory that peers read and host memory have an arena each") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  Buffer shared = temporary(4096, 1024);
+  Buffer shared = temporary_buffer(4096, 1024);
   shared.peer_visible = true;
-  const Program program = with_buffers(
-      {temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
-       on(Tier::kHost,
-          persistent(PersistentKind::kOptimizerStates, "moments", 512, Category::kOptimizer))},
+  const Program program = program_with_buffers(
+      {temporary_buffer(100, 64), shared, buffer_on(Tier::kHost, temporary_buffer(300, 128)),
+       buffer_on(Tier::kHost, persistent_buffer(PersistentKind::kOptimizerStates, "moments", 512,
+                                                Category::kOptimizer))},
       {1000, 8192, 3000});
   memory.allocate(program);
-  const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
+  const RankMemory::TierBytes device = memory.allocated_bytes(Tier::kDevice);
   REQUIRE(device.arenas == 4096 + 8192);
   REQUIRE(device.total == 4096 + 8192);
-  const RankMemory::TierBytes host = memory.allocated(Tier::kHost);
+  const RankMemory::TierBytes host = memory.allocated_bytes(Tier::kHost);
   REQUIRE(host.arenas == 4096);
   REQUIRE(host.persistent[static_cast<size_t>(Category::kOptimizer)] == 4096);
   REQUIRE(host.total == 8192);
@@ -102,28 +103,28 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   testing::SingleRank single_rank;
   const testing::TemporaryFolder scratch;
   RankMemory memory(*single_rank.group, {.folder = scratch / "made", .name = "rank0"});
-  const Program train = with_buffers(
-      {on(Tier::kNvme,
-          persistent(PersistentKind::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),
-       persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
-       on(Tier::kNvme,
-          persistent(PersistentKind::kParameters, "second", 2 * 4096, Category::kParameters))},
+  const Program train = program_with_buffers(
+      {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kOptimizerStates, "first", 3 * 4096,
+                                                Category::kOptimizer)),
+       persistent_buffer(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
+       buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
+                                                Category::kParameters))},
       {0, 0, 0});
-  const Program evaluate = with_buffers(
-      {on(Tier::kNvme,
-          persistent(PersistentKind::kParameters, "second", 2 * 4096, Category::kParameters))},
+  const Program evaluate = program_with_buffers(
+      {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
+                                                Category::kParameters))},
       {0, 0, 0});
   memory.allocate(train);
   memory.allocate(evaluate);
   REQUIRE(memory.swap() != nullptr);
   REQUIRE(memory.swap()->bytes() == 5 * 4096);
-  const RankMemory::TierBytes disk = memory.allocated(Tier::kNvme);
+  const RankMemory::TierBytes disk = memory.allocated_bytes(Tier::kNvme);
   // The file system's metadata of the file may take an additional block or two.
   REQUIRE(disk.total >= 5 * 4096);
   REQUIRE(disk.total <= 8 * 4096);
   REQUIRE(disk.persistent[static_cast<size_t>(Category::kOptimizer)] == 3 * 4096);
   REQUIRE(disk.persistent[static_cast<size_t>(Category::kParameters)] == 2 * 4096);
-  REQUIRE(memory.allocated(Tier::kDevice).total == 4096);
+  REQUIRE(memory.allocated_bytes(Tier::kDevice).total == 4096);
 
   const HostBlock block(4 * 4096, "the test");
   const auto fill = [&](int value) { std::memset(block.data(), value, 4 * 4096); };
@@ -151,11 +152,11 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
-  REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers({on(Tier::kNvme, persistent(PersistentKind::kMaster, "late",
-                                                               4096, Category::kOptimizer))},
-                                   {0, 0, 0})),
-      Catch::Contains("the first program has all that lies on disk"));
+  REQUIRE_THROWS_WITH(memory.allocate(program_with_buffers(
+                          {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kMaster, "late",
+                                                                    4096, Category::kOptimizer))},
+                          {0, 0, 0})),
+                      Catch::Contains("the first program has all that lies on disk"));
 }
 
 /// Returns the size of this process's address space in bytes.
@@ -168,15 +169,15 @@ int64_t mapped_by_the_process() {
 TEST_CASE("the bytes counted as allocated are those by which the process's address space grew") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
-  Program large = with_buffers(
-      {persistent(PersistentKind::kParameters, "weights", 5'000'000, Category::kParameters),
-       on(Tier::kHost, persistent(PersistentKind::kOptimizerStates, "moments", 7'000'001,
-                                  Category::kOptimizer))},
+  const Program small = program_with_buffers({temporary_buffer(10'000, 0)}, {3 << 20, 0, 0});
+  Program large = program_with_buffers(
+      {persistent_buffer(PersistentKind::kParameters, "weights", 5'000'000, Category::kParameters),
+       buffer_on(Tier::kHost, persistent_buffer(PersistentKind::kOptimizerStates, "moments",
+                                                7'000'001, Category::kOptimizer))},
       {20 << 20, 0, 11'000'000});
   const int64_t before = mapped_by_the_process();
   const auto counted = [&] {
-    return memory.allocated(Tier::kDevice).total + memory.allocated(Tier::kHost).total;
+    return memory.allocated_bytes(Tier::kDevice).total + memory.allocated_bytes(Tier::kHost).total;
   };
   const auto grown = [&] { return mapped_by_the_process() - before; };
   memory.allocate(small);
@@ -191,43 +192,47 @@ TEST_CASE("the bytes counted as allocated are those by which the process's addre
 TEST_CASE("pages count as touched when they were written, and stay counted") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  Buffer shared = persistent(PersistentKind::kMaster, "master", 64 * 4096, Category::kOptimizer);
+  Buffer shared =
+      persistent_buffer(PersistentKind::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
-  const Program program = with_buffers(
-      {shared,
-       persistent(PersistentKind::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
-       on(Tier::kHost, temporary(4096, 0))},
-      {0, 0, 100 * 4096});
+  const Program program =
+      program_with_buffers({shared,
+                            persistent_buffer(PersistentKind::kParameters, "weights",
+                                              3000 * 4096 + 1, Category::kParameters),
+                            buffer_on(Tier::kHost, temporary_buffer(4096, 0))},
+                           {0, 0, 100 * 4096});
   memory.allocate(program);
   // Huge pages would touch neighboring pages as well.
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
   ::madvise(memory.at(program, {2, 0, 1}), 100 * 4096, MADV_NOHUGEPAGE);
-  REQUIRE(memory.touched(Tier::kDevice).total == 0);
+  REQUIRE(memory.touched_bytes(Tier::kDevice).total == 0);
   memory.at(program, {1, 0, 1})[0] = std::byte{1};
   memory.at(program, {1, 0, 1})[2000 * 4096] = std::byte{1};
   memory.at(program, {1, 0, 1})[3000 * 4096] = std::byte{1};
   std::memset(memory.at(program, {0, 0, 1}), 1, 5 * 4096);
   memory.at(program, {2, 0, 1})[99 * 4096] = std::byte{1};
   const auto category = [&](Category which) {
-    return memory.touched(Tier::kDevice).persistent[static_cast<size_t>(which)];
+    return memory.touched_bytes(Tier::kDevice).persistent[static_cast<size_t>(which)];
   };
   REQUIRE(category(Category::kParameters) == 3 * 4096);
   REQUIRE(category(Category::kOptimizer) == 5 * 4096);
-  REQUIRE(memory.touched(Tier::kHost).arenas == 4096);
+  REQUIRE(memory.touched_bytes(Tier::kHost).arenas == 4096);
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_DONTNEED);
   REQUIRE(category(Category::kParameters) == 3 * 4096);
-  REQUIRE(memory.allocated(Tier::kDevice).total == 3065 * 4096);
+  REQUIRE(memory.allocated_bytes(Tier::kDevice).total == 3065 * 4096);
 }
 
 TEST_CASE("allocated memory is zero at first, whether peers may map it or not") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  Buffer shared = persistent(PersistentKind::kMaster, "master", 10'000, Category::kOptimizer);
+  Buffer shared =
+      persistent_buffer(PersistentKind::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
-  const Program program = with_buffers(
-      {shared, persistent(PersistentKind::kParameters, "weights", 10'000, Category::kParameters),
-       on(Tier::kHost,
-          persistent(PersistentKind::kOptimizerStates, "moments", 10'000, Category::kOptimizer))},
+  const Program program = program_with_buffers(
+      {shared,
+       persistent_buffer(PersistentKind::kParameters, "weights", 10'000, Category::kParameters),
+       buffer_on(Tier::kHost, persistent_buffer(PersistentKind::kOptimizerStates, "moments", 10'000,
+                                                Category::kOptimizer))},
       {100, 0, 0});
   memory.allocate(program);
   for (const BufferId id : {0, 1, 2})
@@ -238,23 +243,26 @@ TEST_CASE(
     "a buffer with different sizes in two programs, or without memory, is reported as a defect") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  memory.allocate(with_buffers(
-      {persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters)}, {}));
+  memory.allocate(program_with_buffers(
+      {persistent_buffer(PersistentKind::kParameters, "weights", 4096, Category::kParameters)},
+      {}));
   REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers(
-          {persistent(PersistentKind::kParameters, "weights", 8192, Category::kParameters)}, {})),
+      memory.allocate(program_with_buffers(
+          {persistent_buffer(PersistentKind::kParameters, "weights", 8192, Category::kParameters)},
+          {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
-  const Program unknown =
-      with_buffers({persistent(PersistentKind::kMaster, "master", 64, Category::kOptimizer)}, {});
+  const Program unknown = program_with_buffers(
+      {persistent_buffer(PersistentKind::kMaster, "master", 64, Category::kOptimizer)}, {});
   REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer master"));
 }
 
 TEST_CASE("an allocation of more memory than the machine has is refused with the amount") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  const Program huge = with_buffers(
-      {persistent(PersistentKind::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},
-      {});
+  const Program huge =
+      program_with_buffers({persistent_buffer(PersistentKind::kParameters, "weights",
+                                              int64_t{1} << 60, Category::kParameters)},
+                           {});
   try {
     memory.allocate(huge);
     FAIL("it was granted");

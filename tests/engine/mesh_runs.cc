@@ -10,7 +10,7 @@
 namespace ftrun::testing {
 namespace {
 
-double relative(double found, double expected) {
+double relative_difference(double found, double expected) {
   return std::abs(found - expected) / std::abs(expected);
 }
 
@@ -109,7 +109,7 @@ std::vector<std::pair<const char*, std::function<void(Config&)>>> bit_preserving
 
 StepRun train_step(RankFixture& fixture, int64_t step) {
   set_batches(fixture, step);
-  StepRun run = fixture.prepared(step);
+  StepRun run = fixture.prepare_step(step);
   run.scalars.rounding_key = static_cast<uint64_t>(step);
   fixture.train_executor.run(run);
   require(run.result.finite, "the steps are finite");
@@ -126,7 +126,7 @@ SavedState state_saved_on(const Config& plain, const ModelConfig& model, const T
                 work(rendezvous, fixture);
                 whole.add(fixture.state.slices());
               });
-  return whole.take();
+  return whole.contents();
 }
 
 TrainingOutcome train_on_mesh(const Config& plain, const ModelConfig& model,
@@ -172,8 +172,8 @@ Differences differences(const TrainingOutcome& found, const TrainingOutcome& exp
   require(found.losses.size() == expected.losses.size(), "as many steps");
   Differences all;
   for (size_t i = 0; i < expected.losses.size(); ++i) {
-    all.loss = std::max(all.loss, relative(found.losses[i], expected.losses[i]));
-    all.norm = std::max(all.norm, relative(found.norms[i], expected.norms[i]));
+    all.loss = std::max(all.loss, relative_difference(found.losses[i], expected.losses[i]));
+    all.norm = std::max(all.norm, relative_difference(found.norms[i], expected.norms[i]));
   }
   all.weights = weight_differences(found, expected);
   return all;

@@ -24,8 +24,8 @@
 namespace ftrun {
 namespace {
 
-using testing::own_slices;
 using testing::RankFixture;
+using testing::saved_slices;
 using testing::state_saved_on;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
@@ -80,8 +80,8 @@ StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
 
 constexpr int64_t kNarrowSteps = 3;
 
-TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
-                               const TrainingMesh& mesh) {
+TrainingOutcome train_narrow(const Config& config, const ModelConfig& model,
+                             const TrainingMesh& mesh) {
   TrainingOutcome outcome;
   outcome.state =
       state_saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
@@ -101,7 +101,7 @@ TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
 /// the error of a weight shows the error of its gradients. AdamW divides gradients by their size,
 /// as clipping does: a wrong scale would not show, and the rounding error of a tiny gradient would
 /// become a full step.
-Config in_proportion(Config config) {
+Config with_proportional_updates(Config config) {
   config.gradient_clipping = 0;
   config.optimizer.type = OptimizerType::kSgd;
   config.optimizer.momentum = 0.9;
@@ -132,18 +132,18 @@ std::map<std::string, double> relative_errors_of_movement(const TrainingOutcome&
 /// Trains one process in fp32. The gradients of the mean over all tokens are used as they are,
 /// without the functions that prepare and decide the other runs' steps, so that an error in these
 /// shows.
-TrainingOutcome trained_plainly(const ModelConfig& model) {
+TrainingOutcome train_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
-  outcome.state = state_saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {},
-                                 [&](Rendezvous&, RankFixture& fixture) {
+  outcome.state = state_saved_on(with_proportional_updates(narrow_run(ConfigDtype::kFp32)), model,
+                                 {}, [&](Rendezvous&, RankFixture& fixture) {
                                    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
                                      testing::set_batches(fixture, step);
-                                     StepRun run = fixture.prepared(step);
+                                     StepRun run = fixture.prepare_step(step);
                                      const int64_t tokens =
                                          static_cast<int64_t>(fixture.batches.size()) *
                                          fixture.plan.train.model.batch.tokens();
                                      run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
-                                     run.decide = [](const StepSums& sums) {
+                                     run.policy = [](const StepSums& sums) {
                                        return StepDecision{.gradient_norm = sums.gradient_norm};
                                      };
                                      run.scalars.update = step;
@@ -159,8 +159,9 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
 /// rounding to 16 bits makes for each parameter.
 struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
-      : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
-        plain(trained_plainly(narrow_model(tied))),
+      : narrow(
+            train_narrow(with_proportional_updates(narrow_run(precision)), narrow_model(tied), {})),
+        plain(train_plainly(narrow_model(tied))),
         rounding(relative_errors_of_movement(narrow, plain)) {}
   TrainingOutcome narrow;
   TrainingOutcome plain;
@@ -250,9 +251,10 @@ TEST_CASE(
       // and each stage occurs in them.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
       INFO(name_of(precision) << ", " << layout.text());
-      require_result_of_one_process(trained_narrow(in_proportion(narrow_run(precision, layout)),
-                                                   narrow_model(layout.tied), layout.mesh),
-                                    one.at(layout.tied), rounding_unit_of(precision));
+      require_result_of_one_process(
+          train_narrow(with_proportional_updates(narrow_run(precision, layout)),
+                       narrow_model(layout.tied), layout.mesh),
+          one.at(layout.tied), rounding_unit_of(precision));
     }
   }
 }
@@ -299,11 +301,11 @@ std::vector<Account> overflow_on(const NarrowLayout& layout, int layer, int tens
                    Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
                    TrainingProgress progress(fixture.config);
                    const auto step = [&] {
-                     const auto before = own_slices(fixture.state);
+                     const auto before = saved_slices(fixture.state);
                      const StepRun run = take_step(fixture, progress);
                      account.finite.push_back(run.result.finite);
                      account.scales.push_back(progress.skipped.loss_scale());
-                     require((own_slices(fixture.state) == before) != run.result.finite,
+                     require((saved_slices(fixture.state) == before) != run.result.finite,
                              "finite steps change the weights, others nothing");
                      return run;
                    };

@@ -24,8 +24,8 @@ using Contents = std::map<std::string, std::vector<std::byte>>;
 
 enum class Precision { kFp32, kFp16, kBf16, kBf16Master };
 
-Config layout(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
-              int64_t small = 0) {
+Config config_with(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
+                   int64_t small = 0) {
   Config config = testing::config_of_stage(stage);
   config.zero.param_persistence_threshold = small;
   config.fp16.enabled = precision == Precision::kFp16;
@@ -76,13 +76,13 @@ std::vector<Layout> layouts() {
 }
 
 Config config_of(const Layout& l) {
-  Config config = layout(l.stage, l.device, l.precision, l.small);
+  Config config = config_with(l.stage, l.device, l.precision, l.small);
   config.parallel.data_replicate = l.replicas;
   return config;
 }
 
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
-Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
+Contents run_and_save(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
   testing::CombinedState whole;
   testing::run_on_mesh(
       l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
@@ -90,7 +90,7 @@ Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFix
         work(rendezvous, fixture);
         whole.add(fixture.state.slices());
       });
-  return whole.take();
+  return whole.contents();
 }
 
 std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements, DType dtype) {
@@ -102,7 +102,7 @@ std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements
   return bytes;
 }
 
-CheckpointGroup together(Rendezvous& rendezvous) {
+CheckpointGroup checkpoint_group_of(Rendezvous& rendezvous) {
   return {rendezvous.rank(), rendezvous.world_size(), [&rendezvous](const std::string& text) {
             return rendezvous.all_gather_text("save", text);
           }};
@@ -113,22 +113,22 @@ TEST_CASE("the slices that all ranks load from a folder make up the model, each 
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::vector<StateInfo> states;
-    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+    const Contents saved = run_and_save(l, [&](Rendezvous& rendezvous, RankFixture& fixture) {
       if (rendezvous.rank() == 0) states = fixture.state.states();
     });
     REQUIRE(states.size() == saved.size());
-    const DType wanted = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
+    const DType expected_dtype = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
     for (const StateInfo& state : states) {
       INFO(state.tensor << "." << state.kind);
-      REQUIRE(state.dtype == wanted);
+      REQUIRE(state.dtype == expected_dtype);
       size_t elements = 1;
       for (const int64_t dim : state.shape) elements *= static_cast<size_t>(dim);
       const std::vector<std::byte>& bytes = saved.at(state.tensor + "." + state.kind);
       if (state.kind == "param")
-        REQUIRE(bytes == folder_weights(state.tensor, elements, wanted));
+        REQUIRE(bytes == folder_weights(state.tensor, elements, expected_dtype));
       else
-        REQUIRE(bytes ==
-                std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
+        REQUIRE(bytes == std::vector<std::byte>(elements *
+                                                static_cast<size_t>(dtype_bytes(expected_dtype))));
     }
   }
 }
@@ -152,17 +152,18 @@ TEST_CASE(
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     const Contents second =
-        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 2); });
+        run_and_save(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 2); });
     const Contents sixth =
-        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
+        run_and_save(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
     REQUIRE(second != sixth);
     testing::CombinedState kept, kept_again, last;
     testing::run_on_mesh(
         l.replicas, l.shards, [&](Rendezvous&, const RankCommunicators& communicators) {
           RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), communicators);
           train(fixture, 1, 2);
-          std::future<void> reader = std::async(
-              std::launch::async, [&, slices = fixture.state.snapshot()] { kept.add(slices); });
+          std::future<void> reader =
+              std::async(std::launch::async,
+                         [&, slices = fixture.state.take_snapshot()] { kept.add(slices); });
           train(fixture, 3, 4);
           reader.get();
           fixture.state.release_snapshot();
@@ -170,22 +171,22 @@ TEST_CASE(
           // The optimizer state on disk has moved to its second place by now, so the snapshot must
           // not depend on the first.
           train(fixture, 6, 6);
-          const std::vector<StateSlice> slices = fixture.state.snapshot();
+          const std::vector<StateSlice> slices = fixture.state.take_snapshot();
           last.add(fixture.state.slices());
           train(fixture, 7, 8);
           kept_again.add(slices);
           fixture.state.release_snapshot();
         });
-    REQUIRE(kept.take() == second);
-    REQUIRE(last.take() == sixth);
-    REQUIRE(kept_again.take() == sixth);
+    REQUIRE(kept.contents() == second);
+    REQUIRE(last.contents() == sixth);
+    REQUIRE(kept_again.contents() == sixth);
   }
 }
 
 TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memory and on disk") {
   const auto planned = [](const Config& config, Tier tier) {
     const StepPlan plan = plan_steps(config, testing::model_of_many_blocks(), 0);
-    return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
+    return plan_memory(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
   };
   Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Precision::kBf16, 0});
   config.parallel.data = 1;
@@ -209,7 +210,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
   testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankCommunicators& communicators) {
-    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(),
+    RankFixture fixture(config_with(0, OffloadDevice::kNone), testing::model_of_many_blocks(),
                         communicators);
     int64_t saved = 0;
     for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
@@ -236,15 +237,15 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
     const testing::TemporaryFolder scratch;
-    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+    const Contents saved = run_and_save(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
       fixture.train(1);
       fixture.train(2);
       save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(),
-                      together(rendezvous));
+                      checkpoint_group_of(rendezvous));
     });
     for (const Layout& reader : chosen) {
       INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-      const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
+      const Contents read = run_and_save(reader, [&](Rendezvous&, RankFixture& fixture) {
         Checkpoint checkpoint(scratch / "step-00000000");
         fixture.load(checkpoint);
       });
@@ -259,7 +260,7 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
           if (stage == 0 && device != OffloadDevice::kNone) continue;
           testing::CombinedState whole;
           testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankCommunicators& communicators) {
-            Config config = layout(stage, device, precision);
+            Config config = config_with(stage, device, precision);
             config.gradient_accumulation_steps = 1;
             RankFixture fixture(config, model, communicators);
             Checkpoint checkpoint(scratch / "step-00000000");
@@ -267,7 +268,7 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
             fixture.train(3);
             whole.add(fixture.state.slices());
           });
-          next.push_back(whole.take());
+          next.push_back(whole.contents());
         }
       REQUIRE(next[0] != saved);
       REQUIRE(next[1] == next[0]);
@@ -278,7 +279,7 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
 
 /// Converts states to another precision: exactly if it is wider, otherwise to the nearest value,
 /// ties to even.
-Contents converted(const Contents& states, DType from, DType to) {
+Contents convert_states(const Contents& states, DType from, DType to) {
   Contents all;
   for (const auto& [name, bytes] : states) {
     const auto elements = static_cast<int64_t>(bytes.size()) / dtype_bytes(from);
@@ -306,26 +307,27 @@ TEST_CASE(
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
       const testing::TemporaryFolder scratch;
-      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-        train(fixture, 1, 2);
-        save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(),
-                        together(rendezvous));
-      });
+      const Contents saved =
+          run_and_save(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+            train(fixture, 1, 2);
+            save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(),
+                            checkpoint_group_of(rendezvous));
+          });
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
         testing::CombinedState trained;
-        const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
+        const Contents read = run_and_save(reader, [&](Rendezvous&, RankFixture& fixture) {
           Checkpoint checkpoint(scratch / "step-00000000");
           const std::vector<StateDtypeChange> conversions = fixture.load(checkpoint);
-          require(conversions.size() == 1 && conversions[0].stored == from &&
-                      conversions[0].wanted == to,
+          require(conversions.size() == 1 && conversions[0].stored_dtype == from &&
+                      conversions[0].run_dtype == to,
                   "one conversion");
           require(
               conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq", "param"},
               "of all states");
         });
-        REQUIRE(read == converted(saved, from, to));
+        REQUIRE(read == convert_states(saved, from, to));
         // Only layouts without replicas are comparable here: three data shards whose layers compute
         // in bf16.
         if (reader.replicas > 1) continue;
@@ -338,7 +340,7 @@ TEST_CASE(
           fixture.train(3);
           trained.add(fixture.state.slices());
         });
-        next.push_back(trained.take());
+        next.push_back(trained.contents());
         REQUIRE(next.back() == next.front());
         REQUIRE(next.back() != read);
       }
@@ -367,7 +369,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
                              work(fixture);
                              whole.add(fixture.state.slices());
                            });
-      return whole.take();
+      return whole.contents();
     };
     const Contents second = run([](RankFixture& fixture) { train(fixture, 1, 2); });
     const Contents fourth = run([](RankFixture& fixture) { train(fixture, 1, 4); });
@@ -375,12 +377,12 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     testing::CombinedState kept;
     const Contents last = run([&](RankFixture& fixture) {
       train(fixture, 1, 2);
-      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      const std::vector<StateSlice> slices = fixture.state.take_snapshot();
       train(fixture, 3, 4);
       kept.add(slices);
       fixture.state.release_snapshot();
     });
-    REQUIRE(kept.take() == second);
+    REQUIRE(kept.contents() == second);
     REQUIRE(last == fourth);
   }
 }
@@ -388,9 +390,10 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 TEST_CASE("8-bit states are not converted to another precision") {
   const testing::TemporaryFolder scratch;
   SingleRank single_rank;
-  RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
+  RankFixture wide(config_with(1, OffloadDevice::kNone), testing::small_model(),
+                   *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path()}, {}, wide.state.slices(), {});
-  Config config = layout(1, OffloadDevice::kNone);
+  Config config = config_with(1, OffloadDevice::kNone);
   config.optimizer = optimizer_traits(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
@@ -403,19 +406,19 @@ TEST_CASE("8-bit states are not converted to another precision") {
 TEST_CASE("only moments can be kept in another precision") {
   const testing::TemporaryFolder scratch;
   SingleRank single_rank;
-  RankFixture wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
+  RankFixture wide(config_with(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
                    *single_rank.group);
   train(wide, 1, 2);
   Contents expected = testing::saved_contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path()}, {}, wide.state.slices(), {});
-  Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
+  Config config = config_with(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
   RankFixture narrow(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch / "step-00000000");
   const std::vector<StateDtypeChange> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
-  const Contents rounded = converted(expected, DType::kF32, DType::kBF16);
+  const Contents rounded = convert_states(expected, DType::kF32, DType::kBF16);
   for (auto& [name, bytes] : expected)
     if (!name.ends_with(".param")) bytes = rounded.at(name);
   REQUIRE(testing::saved_contents(narrow.state) == expected);
@@ -426,14 +429,14 @@ TEST_CASE("another partition reads a checkpoint back bit for bit") {
   Contents saved;
   SingleRank single_rank;
   {
-    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::small_model(),
+    RankFixture fixture(config_with(0, OffloadDevice::kNone), testing::small_model(),
                         *single_rank.group);
     fixture.train(1);
     saved = testing::saved_contents(fixture.state);
     save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
-    Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
+    Config config = config_with(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
     RankFixture other(config, testing::small_model(), *single_rank.group);
     REQUIRE(testing::saved_contents(other.state) != saved);
@@ -516,7 +519,7 @@ std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>&
 Contents contents_of(const std::vector<StateSlice>& slices) {
   testing::CombinedState whole;
   whole.add(slices);
-  return whole.take();
+  return whole.contents();
 }
 
 const std::vector<SplitLayout> kSplits{
@@ -597,7 +600,7 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
   std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
   const Contents expected =
-      converted(save_whole(scratch.path(), states), DType::kBF16, DType::kF32);
+      convert_states(save_whole(scratch.path(), states), DType::kBF16, DType::kF32);
   for (const SplitLayout& reader : kSplits) {
     INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
     const auto ranks = ranks_of(reader, *single_rank.group);
@@ -635,7 +638,7 @@ TEST_CASE(
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::map<std::string, std::vector<float>> collected;
-    const Contents saved = saved_by(l, [&](Rendezvous&, RankFixture& fixture) {
+    const Contents saved = run_and_save(l, [&](Rendezvous&, RankFixture& fixture) {
       fixture.train(1);
       if (fixture.plan.options.state.replica > 0) return;
       const bool receives = fixture.rank == 0;

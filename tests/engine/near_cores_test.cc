@@ -48,7 +48,7 @@ std::vector<int> allowed_cores() {
   return all;
 }
 
-std::string list_of(const std::vector<int>& cores) {
+std::string core_list_text(const std::vector<int>& cores) {
   std::vector<std::string> numbers;
   for (const int each : cores) numbers.push_back(std::to_string(each));
   return join(numbers, ",");
@@ -75,7 +75,7 @@ TEST_CASE("near cores: the cores of the node that a GPU is attached to are found
 TEST_CASE(
     "near cores: a thread is bound to the cores near its GPU, unless something else has bound it") {
   const std::vector<int> all = allowed_cores();
-  Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
+  Sysfs sysfs(core_list_text(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");
   std::vector<int> bound, after, again;
   std::thread([&] {

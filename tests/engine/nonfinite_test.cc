@@ -63,7 +63,7 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
         fixture.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
         overwrite_weight(fixture, name, 7, kNan);
-        REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
+        REQUIRE(nonfinite_message(fixture, fixture.prepare_step(2)) ==
                 "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
         overwrite_weight(fixture, name, 7, 0.0F);
         REQUIRE(fixture.train(3).result.finite);
@@ -76,7 +76,7 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
   fixture.train(1);
   const int32_t token = fixture.batches[1].tokens[3];
   overwrite_weight(fixture, "lm_head.weight", 5, kNan);
-  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepare_step(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
   overwrite_weight(fixture, "lm_head.weight", 5, 0.1F);
   // A row of the embedding is read only where its token occurs: the first micro-batch that has the
@@ -86,7 +86,7 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
       if (id == token) id = token == 0 ? 1 : 0;
   fixture.batches[1].tokens[3] = token;
   overwrite_weight(fixture, "model.embed_tokens.weight", token * 16, kNan);
-  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepare_step(2)) ==
           "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not "
           "finite");
 }
@@ -97,7 +97,7 @@ TEST_CASE("an infinity in the loss is located in the head") {
   fixture.train(1);
   for (int64_t i = 0; i < 16; ++i)
     overwrite_weight(fixture, "lm_head.weight", i, std::numeric_limits<float>::infinity());
-  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepare_step(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     for (int64_t i = 0; i < 32 * 16; ++i)
       overwrite_weight(fixture, "model.embed_tokens.weight", i,
                        1e-4F * testing::weight_of("model.embed_tokens.weight", i));
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     run.scalars.learning_rate = 0;
     for (run.scalars.token_loss_factor = 1e28F; run.result.finite;
          run.scalars.token_loss_factor *= 4) {
@@ -125,7 +125,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     const std::string place = nonfinite_message(fixture, run);
     REQUIRE_THAT(place,
                  Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
-    run = fixture.prepared(2);
+    run = fixture.prepare_step(2);
     fixture.train_executor.run(run);
     REQUIRE(run.result.finite);
   }
@@ -138,15 +138,15 @@ TEST_CASE(
   config.fp16.enabled = true;
   RankFixture fixture(config, testing::small_model(), *single_rank.group);
   fixture.train(1);
-  StepRun run = fixture.prepared(2);
+  StepRun run = fixture.prepare_step(2);
   run.scalars.token_loss_factor = 1e9F;
-  run.decide = step_policy({.gradient_divisor = 1e11, .clip_norm = 1.0});
+  run.policy = step_policy({.gradient_divisor = 1e11, .clip_norm = 1.0});
   // The head computes the first gradients, within the operations of its forward pass.
   REQUIRE_THAT(nonfinite_message(fixture, run),
                Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
-  run = fixture.prepared(2);
+  run = fixture.prepare_step(2);
   run.scalars.token_loss_factor = 10.0F;
-  run.decide = step_policy({.gradient_divisor = 1000, .clip_norm = 1.0});
+  run.policy = step_policy({.gradient_divisor = 1000, .clip_norm = 1.0});
   const auto before = testing::saved_contents(fixture.state);
   fixture.train_executor.run(run);
   REQUIRE(run.result.finite);
@@ -159,7 +159,7 @@ TEST_CASE("a search that fails leaves the next step to train as any other") {
   fixture.train(1);
   const auto before = testing::saved_contents(fixture.state);
   fixture.batches[1].tokens.pop_back();
-  StepRun run = fixture.prepared(2);
+  StepRun run = fixture.prepare_step(2);
   REQUIRE_THROWS_WITH(fixture.train_executor.find_nonfinite(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(testing::saved_contents(fixture.state) == before);
@@ -175,7 +175,7 @@ TEST_CASE("a step that is finite when it is run again changes nothing") {
     fixture.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
     overwrite_weight(fixture, name, 7, kNan);
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     fixture.train_executor.run(run);
     REQUIRE_FALSE(run.result.finite);
     overwrite_weight(fixture, name, 7, 0.0F);
@@ -195,7 +195,8 @@ TEST_CASE("a step that is run again has the same dropout masks as before") {
                                testing::small_model(), *single_rank.group);
   fixture.train(1);
   const auto before = testing::saved_contents(fixture.state);
-  StepRun again = fixture.prepared(2), first = fixture.prepared(2), other = fixture.prepared(3);
+  StepRun again = fixture.prepare_step(2), first = fixture.prepare_step(2),
+          other = fixture.prepare_step(3);
   REQUIRE(fixture.train_executor.find_nonfinite(again).instr == -1);
   REQUIRE(fixture.train_executor.find_nonfinite(other).instr == -1);
   REQUIRE(testing::saved_contents(fixture.state) == before);
@@ -215,12 +216,12 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
       // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
       if (group.rank() == 1)
         overwrite_weight(fixture, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
-      const auto before = testing::own_slices(fixture.state);
-      StepRun run = fixture.prepared(2);
+      const auto before = testing::saved_slices(fixture.state);
+      StepRun run = fixture.prepare_step(2);
       fixture.train_executor.run(run);
       require(!run.result.finite, "every rank decides alike");
       places[static_cast<size_t>(group.rank())] = fixture.train_executor.find_nonfinite(run).text;
-      require(testing::own_slices(fixture.state) == before, "no state has changed");
+      require(testing::saved_slices(fixture.state) == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
     REQUIRE(places[1] ==
@@ -236,7 +237,7 @@ TEST_CASE("a shard that is not finite is reported by every rank that gathers it"
     RankFixture fixture(run_nonfinite_in(3), testing::model_of_many_blocks(), group);
     fixture.train(1);
     overwrite_weight(fixture, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
     places[static_cast<size_t>(group.rank())] = fixture.train_executor.find_nonfinite(run).text;
@@ -261,7 +262,7 @@ std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name
     RankFixture fixture(config, testing::small_model(), communicators);
     fixture.train(1);
     if (rendezvous.rank() == poisoned) overwrite_weight(fixture, name, index, kNan);
-    StepRun run = fixture.prepared(2);
+    StepRun run = fixture.prepare_step(2);
     fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
     locations[static_cast<size_t>(rendezvous.rank())] = fixture.train_executor.find_nonfinite(run);

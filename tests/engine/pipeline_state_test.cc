@@ -18,8 +18,8 @@
 namespace ftrun {
 namespace {
 
-using testing::own_slices;
 using testing::RankFixture;
+using testing::saved_slices;
 using testing::SavedState;
 using testing::state_saved_on;
 using testing::train_step;
@@ -193,7 +193,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       const ProgramPlan plan = plan_generation(model, fixture.plan, kRoom);
       fixture.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
-      const bool has_logits = find_result(plan.program) >= 0;
+      const bool has_logits = find_result_buffer(plan.program) >= 0;
       const bool last = fixture.plan.options.state.pipeline_stage ==
                         fixture.plan.options.state.pipeline.stage_of(
                             fixture.plan.options.state.pipeline.model_chunks() - 1);
@@ -203,9 +203,9 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
           fixture.plan.options.state.pipeline.model_chunks() - 1);
       const int sampling_rank = head * layout.mesh.ranks() / layout.mesh.stages;
       const auto tokens =
-          generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
-                   {.tokens = 10, .sampling_rank = sampling_rank, .has_logits = has_logits},
-                   fixture.communicators.host_world);
+          generate_tokens(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
+                          {.tokens = 10, .sampling_rank = sampling_rank, .has_logits = has_logits},
+                          fixture.communicators.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });
@@ -235,18 +235,18 @@ std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig
       layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         train_step(fixture, 1);
         testing::overwrite_weight(fixture, weight, 5, std::numeric_limits<float>::quiet_NaN());
-        const auto before = own_slices(fixture.state);
+        const auto before = saved_slices(fixture.state);
         testing::set_batches(fixture, 2);
-        StepRun run = fixture.prepared(2);
+        StepRun run = fixture.prepare_step(2);
         fixture.train_executor.run(run);
         require(!run.result.finite, "every rank decides alike");
         found[static_cast<size_t>(rendezvous.rank())] =
             fixture.train_executor.find_nonfinite(run).text;
         require(!run.result.finite, "nor is it finite when it is run again");
-        require(own_slices(fixture.state) == before, "no state has changed");
+        require(saved_slices(fixture.state) == before, "no state has changed");
         testing::overwrite_weight(fixture, weight, 5, 0.1F);
         train_step(fixture, 3);
-        require(own_slices(fixture.state) != before, "the step after it trains");
+        require(saved_slices(fixture.state) != before, "the step after it trains");
       });
   return found;
 }
@@ -319,7 +319,7 @@ TEST_CASE(
                              data_parallel_place(fixture.plan.options.state).index == kPoisonedData
                                  ? kPoisonedMicroBatch
                                  : -1);
-          StepRun run = fixture.prepared(2);
+          StepRun run = fixture.prepare_step(2);
           fixture.train_executor.run(run);
           require(!run.result.finite, "every rank decides alike");
           found[static_cast<size_t>(rendezvous.rank())] =

@@ -21,7 +21,7 @@ namespace ftrun::testing {
 namespace {
 
 /// Returns a hash of `x` (SplitMix64).
-uint64_t mixed(uint64_t x) {
+uint64_t hash_bits(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -29,16 +29,16 @@ uint64_t mixed(uint64_t x) {
 }
 
 float small_number(uint64_t seed) {
-  return static_cast<float>(static_cast<double>(mixed(seed) >> 11) * 0x1p-53 * 0.4 - 0.2);
+  return static_cast<float>(static_cast<double>(hash_bits(seed) >> 11) * 0x1p-53 * 0.4 - 0.2);
 }
 
-RankMemory& allocated(RankMemory& memory, const StepPlan& plan) {
+RankMemory& allocate_for_plan(RankMemory& memory, const StepPlan& plan) {
   memory.allocate(plan.train.program);
   memory.allocate(plan.evaluate.program);
   return memory;
 }
 
-Config for_ranks(Config config, int ranks) {
+Config with_data_ranks(Config config, int ranks) {
   config.parallel.data = ranks / (config.parallel.tensor * config.parallel.pipeline);
   return config;
 }
@@ -175,8 +175,8 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
       batch.starts[i] = static_cast<int32_t>(place);
       continue;
     }
-    batch.tokens[i] = static_cast<int32_t>(mixed(seed * 1000 + number) % vocabulary);
-    batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + number + 1) % vocabulary);
+    batch.tokens[i] = static_cast<int32_t>(hash_bits(seed * 1000 + number) % vocabulary);
+    batch.labels[i] = static_cast<int32_t>(hash_bits(seed * 1000 + number + 1) % vocabulary);
     batch.positions[i] = static_cast<int32_t>(place);
   }
   batch.counted_tokens = shape.sequences * static_cast<int64_t>(filled);
@@ -185,7 +185,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
 
 namespace {
 
-void replace(ProgramPlan& plan, StepProgram step) {
+void replace_program(ProgramPlan& plan, StepProgram step) {
   plan.program = std::move(step.program);
   plan.pieces = std::move(step.pieces);
   plan.shardings = std::move(step.shardings);
@@ -194,7 +194,7 @@ void replace(ProgramPlan& plan, StepProgram step) {
 /// Returns a run's plan with the fixture's own settings applied. Evaluations have one micro-batch,
 /// even where a pipeline's plan has several. Programs that do not change are kept, because planning
 /// is a large part of a short training's time.
-StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings& settings) {
+StepPlan apply_settings(StepPlan plan, const Config& config, const RankFixtureSettings& settings) {
   const bool is_alone = plan.options.state.pipeline.stages() == 1;
   const bool trains_otherwise =
       settings.trains || (is_alone && plan.options.schedule != settings.schedule);
@@ -207,11 +207,13 @@ StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings&
         plan.options.state.has_8bit_states);
   }
   if (trains_otherwise)
-    replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
+    replace_program(plan.train,
+                    build_training_step(plan.train.model, plan.partition, plan.options));
   if (trains_otherwise || plan.evaluation_micro_batches != 1) {
     StepOptions once = plan.options;
     once.micro_batches = 1;
-    replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
+    replace_program(plan.evaluate,
+                    build_evaluation_step(plan.evaluate.model, plan.partition, once));
   }
   if (settings.mutates) settings.mutates(plan.train.program);
   return plan;
@@ -221,12 +223,13 @@ StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings&
 
 RankFixture::RankFixture(const Config& from, const ModelConfig& model, const RankCommunicators& of,
                          Gpu* gpu, const RankFixtureSettings& settings)
-    : config(for_ranks(from, of.host_world->size())),
+    : config(with_data_ranks(from, of.host_world->size())),
       folder(model_folder(model)),
       communicators(of),
-      plan(changed(plan_steps(config, model, of.rank()), config, settings)),
+      plan(apply_settings(plan_steps(config, model, of.rank()), config, settings)),
       memory(of.shared_memory_communicator(), swap_of(config, of.rank()), nullptr, gpu),
-      train_executor(plan.train.program, plan.train.model, allocated(memory, plan), communicators),
+      train_executor(plan.train.program, plan.train.model, allocate_for_plan(memory, plan),
+                     communicators),
       evaluation_executor(plan.evaluate.program, plan.evaluate.model, memory, communicators),
       state(plan, memory),
       rank(of.rank()) {
@@ -236,13 +239,13 @@ RankFixture::RankFixture(const Config& from, const ModelConfig& model, const Ran
 RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communicator& group)
     : RankFixture(from, model, communicators_of(group)) {}
 
-StepRun RankFixture::prepared(int64_t step) {
+StepRun RankFixture::prepare_step(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = scheduled_scalars(config.optimizer, {config.scheduler, step}, step);
   run.scalars.token_loss_factor = kLossScale * gradient_divisor;
   run.scalars.dropout_key = dropout_key(11, step);
-  run.decide = step_policy({.gradient_divisor = gradient_divisor, .clip_norm = kClipNorm});
+  run.policy = step_policy({.gradient_divisor = gradient_divisor, .clip_norm = kClipNorm});
   run.optimizer = config.optimizer;
   return run;
 }
@@ -250,14 +253,16 @@ StepRun RankFixture::prepared(int64_t step) {
 StepRun RankFixture::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
-  for (size_t slot = 0; slot < batches.size(); ++slot) {
+  for (size_t micro_batch = 0; micro_batch < batches.size(); ++micro_batch) {
     const auto place = static_cast<uint64_t>(data_parallel_place(plan.options.state).index);
-    batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place,
-                                 plan.train.model.vocab_rows);
-    batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();
-    if (change_batch) change_batch(step, batches[slot]);
+    batches[micro_batch] =
+        random_batch(shape, static_cast<uint64_t>(step) * 100 + micro_batch * 10 + place,
+                     plan.train.model.vocab_rows);
+    batches[micro_batch].first_token =
+        static_cast<int64_t>(micro_batch * 10 + place) * shape.tokens();
+    if (change_batch) change_batch(step, batches[micro_batch]);
   }
-  StepRun run = prepared(step);
+  StepRun run = prepare_step(step);
   train_executor.run(run);
   return run;
 }
@@ -289,15 +294,15 @@ namespace {
 std::vector<std::byte> bytes_of(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
-  std::vector<std::byte> held(static_cast<size_t>(count * size));
+  std::vector<std::byte> bytes(static_cast<size_t>(count * size));
   // Such a slice is read in two pieces, as the writer of checkpoints may do.
   if (slice.read) {
-    slice.read(0, count / 3, held.data());
-    slice.read(count / 3, count, held.data() + count / 3 * size);
+    slice.read(0, count / 3, bytes.data());
+    slice.read(count / 3, count, bytes.data() + count / 3 * size);
   } else {
-    std::memcpy(held.data(), slice.data, held.size());
+    std::memcpy(bytes.data(), slice.data, bytes.size());
   }
-  return held;
+  return bytes;
 }
 
 }  // namespace
@@ -309,23 +314,23 @@ void CombinedState::add(const std::vector<StateSlice>& slices) {
     const int64_t elements = whole_box(slice.tensor_shape).numel();
     Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
     tensor.bytes.resize(static_cast<size_t>(elements * size));
-    tensor.there.resize(static_cast<size_t>(elements));
-    const std::vector<std::byte> held = bytes_of(slice);
+    tensor.is_added.resize(static_cast<size_t>(elements));
+    const std::vector<std::byte> bytes = bytes_of(slice);
     visit_runs(slice.tensor_shape, slice.box, [&](int64_t begin, int64_t end, int64_t position) {
-      std::memcpy(tensor.bytes.data() + begin * size, held.data() + position * size,
+      std::memcpy(tensor.bytes.data() + begin * size, bytes.data() + position * size,
                   static_cast<size_t>((end - begin) * size));
       for (int64_t i = begin; i < end; ++i)
-        require(std::exchange(tensor.there[static_cast<size_t>(i)], 1) == 0,
+        require(std::exchange(tensor.is_added[static_cast<size_t>(i)], 1) == 0,
                 "an element is saved by one rank");
     });
   }
 }
 
-std::map<std::string, std::vector<std::byte>> CombinedState::take() const {
+std::map<std::string, std::vector<std::byte>> CombinedState::contents() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::vector<std::byte>> all;
   for (const auto& [name, tensor] : tensors_) {
-    for (const char there : tensor.there) require(there == 1, "every element is saved");
+    for (const char added : tensor.is_added) require(added == 1, "every element is saved");
     all[name] = tensor.bytes;
   }
   return all;
@@ -334,17 +339,17 @@ std::map<std::string, std::vector<std::byte>> CombinedState::take() const {
 std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& state) {
   CombinedState whole;
   whole.add(state.slices());
-  return whole.take();
+  return whole.contents();
 }
 
-std::vector<std::vector<std::byte>> own_slices(const ModelState& state) {
+std::vector<std::vector<std::byte>> saved_slices(const ModelState& state) {
   std::vector<std::vector<std::byte>> all;
   for (const StateSlice& slice : state.slices()) all.push_back(bytes_of(slice));
   return all;
 }
 
 SingleRank::SingleRank() {
-  rendezvous = std::move(Rendezvous::in_process(1).front());
+  rendezvous = std::move(Rendezvous::make_in_process(1).front());
   group = open_communicator(*rendezvous, "data", {0}, {});
 }
 
@@ -353,7 +358,7 @@ namespace {
 /// Runs `body` on one thread per rank. Returns the message of each thread's error; "" for none.
 std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds heartbeat,
                                     const std::function<void(Rendezvous&)>& body) {
-  auto all = Rendezvous::in_process(world_size, std::chrono::seconds(20), heartbeat);
+  auto all = Rendezvous::make_in_process(world_size, std::chrono::seconds(20), heartbeat);
   std::vector<std::string> failures(all.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < all.size(); ++rank)
@@ -381,13 +386,13 @@ void run_on_mesh(const StateOptions& options,
   const RankMesh mesh = state_mesh(options);
   require_no_failures(
       on_threads(mesh.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
-        const PerAxis place = mesh.coordinate(rendezvous.rank());
-        StateOptions mine = options;
-        mine.data.index = place.data;
-        mine.replica = place.data_replicate;
-        mine.tensor.index = place.tensor;
-        mine.pipeline_stage = place.pipeline;
-        const GroupCollection groups = group_collection(mine);
+        const PerAxis place = mesh.coordinates_of(rendezvous.rank());
+        StateOptions rank_options = options;
+        rank_options.data.index = place.data;
+        rank_options.replica = place.data_replicate;
+        rank_options.tensor.index = place.tensor;
+        rank_options.pipeline_stage = place.pipeline;
+        const GroupCollection groups = make_group_collection(rank_options);
         const OwnedCommunicators open(rendezvous, groups.list, groups.model,
                                       {.timeout = std::chrono::seconds(20)});
         body(rendezvous, open.communicators());

@@ -35,7 +35,7 @@ void remove_norm_weights(ModelConfig& model);
 /// step.
 Config small_run_config();
 
-/// The factor of the loss with which RankFixture::prepared() trains.
+/// The factor of the loss with which RankFixture::prepare_step() trains.
 inline constexpr float kLossScale = 0.01F;
 inline constexpr double kClipNorm = 1.0;
 
@@ -97,7 +97,7 @@ struct RankFixture {
   /// Changes the batches of train() before they are used; null: no change.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// Prepares the run of a step without creating new batches.
-  StepRun prepared(int64_t step);
+  StepRun prepare_step(int64_t step);
   /// Loads the state of a checkpoint; frozen tensors from model_folder().
   std::vector<StateDtypeChange> load(Checkpoint& checkpoint) {
     return state.load(checkpoint, folder);
@@ -131,12 +131,12 @@ class CombinedState {
   void add(const std::vector<StateSlice>& slices);
 
   /// Returns bytes by "tensor.kind". Error(kBug) when an element is missing.
-  std::map<std::string, std::vector<std::byte>> take() const;
+  std::map<std::string, std::vector<std::byte>> contents() const;
 
  private:
   struct Tensor {
     std::vector<std::byte> bytes;
-    std::vector<char> there;
+    std::vector<char> is_added;
   };
   mutable std::mutex mutex_;
   std::map<std::string, Tensor> tensors_;
@@ -145,7 +145,7 @@ class CombinedState {
 /// Returns what one rank would save if it were the only one.
 std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& state);
 /// Returns the slices that a rank saves.
-std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
+std::vector<std::vector<std::byte>> saved_slices(const ModelState& state);
 
 /// SingleRank holds a communicator of one rank, and the rendezvous that it needs.
 struct SingleRank {

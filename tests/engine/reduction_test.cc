@@ -27,7 +27,7 @@ using Floats = std::vector<float>;
 
 /// Rounds to a float with `bits` significant bits, the last of which is worth at least 2^least;
 /// ties to even. Values beyond `most` become infinite.
-float rounded(float value, int bits, int least, float most) {
+float round_to_bits(float value, int bits, int least, float most) {
   if (value == 0 || !std::isfinite(value)) return value;
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -39,8 +39,9 @@ float rounded(float value, int bits, int least, float most) {
 }
 
 float rounded_to(ConfigDtype wire, float value) {
-  if (wire == ConfigDtype::kFp16) return rounded(value, 11, -24, 65504.0F);
-  if (wire == ConfigDtype::kBf16) return rounded(value, 8, -133, std::numeric_limits<float>::max());
+  if (wire == ConfigDtype::kFp16) return round_to_bits(value, 11, -24, 65504.0F);
+  if (wire == ConfigDtype::kBf16)
+    return round_to_bits(value, 8, -133, std::numeric_limits<float>::max());
   return value;
 }
 
@@ -78,7 +79,7 @@ std::vector<Setting> settings() {
   };
 }
 
-Config run_with(const Setting& setting, ConfigDtype wire) {
+Config config_of_setting(const Setting& setting, ConfigDtype wire) {
   Config config = testing::config_of_stage(0);
   config.parallel.data = kReducingRanks;
   config.optimizer.type = OptimizerType::kSgd;
@@ -112,16 +113,16 @@ struct Result {
 };
 
 /// Trains one step on the batches of rank `rank`; if several ranks train, each takes its own.
-Result step(RankFixture& fixture, const Config& config, double loss_scale, int rank) {
+Result train_one_step(RankFixture& fixture, const Config& config, double loss_scale, int rank) {
   fixture.rank = rank;
   fixture.batches.resize(2);
   for (size_t slot = 0; slot < 2; ++slot)
     fixture.batches[slot] = testing::random_batch(fixture.plan.train.model.batch,
                                                   10 * static_cast<uint64_t>(rank) + slot);
-  StepRun run = fixture.prepared(1);
+  StepRun run = fixture.prepare_step(1);
   const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
-  run.decide = step_policy({.gradient_divisor = scale.unscale_divisor});
+  run.policy = step_policy({.gradient_divisor = scale.unscale_divisor});
   Result result;
   result.weights_before = values_of(fixture, Category::kParameters);
   fixture.train_executor.run(run);
@@ -138,24 +139,24 @@ const std::vector<Floats>& gradients_of_ranks() {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
       SingleRank single_rank;
-      RankFixture fixture(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
-                          *single_rank.group);
+      RankFixture fixture(config_of_setting(settings()[0], ConfigDtype::kModel),
+                          testing::small_model(), *single_rank.group);
       Config config = fixture.config;
       config.parallel.data = kReducingRanks;
-      made.push_back(step(fixture, config, kReducingRanks, rank).gradients);
+      made.push_back(train_one_step(fixture, config, kReducingRanks, rank).gradients);
     }
     return made;
   }();
   return all;
 }
 
-Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
-  const Config config = run_with(setting, wire);
+Result train_on_all_ranks(const Setting& setting, ConfigDtype wire, double loss_scale) {
+  const Config config = config_of_setting(setting, wire);
   Result first;
   testing::require_no_failures(
       testing::errors_on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
         RankFixture fixture(config, testing::small_model(), group);
-        const Result own = step(fixture, config, loss_scale, rendezvous.rank());
+        const Result own = train_one_step(fixture, config, loss_scale, rendezvous.rank());
         if (rendezvous.rank() == 0) first = own;
       }));
   return first;
@@ -163,7 +164,7 @@ Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_sc
 
 /// Returns the sums that communication must return: each rank's gradient is rounded to the dtype
 /// `wire` before it is sent, and so is the sum.
-Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
+Floats expected_sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const std::vector<Floats>& ranks = gradients_of_ranks();
   Floats out(ranks[0].size());
   for (size_t e = 0; e < out.size(); ++e) {
@@ -184,8 +185,8 @@ TEST_CASE("sums over ranks are divided and rounded as the config's reduction key
     for (const Setting& setting : settings()) {
       INFO(setting.name << ", sent in " << name_of(wire));
       constexpr double kLossScale = 64;
-      const Floats expected = sums(setting, wire, kLossScale);
-      const Result found = reduced_together(setting, wire, kLossScale);
+      const Floats expected = expected_sums(setting, wire, kLossScale);
+      const Result found = train_on_all_ranks(setting, wire, kLossScale);
       REQUIRE(found.finite);
       REQUIRE(found.gradients == expected);
       double squares = 0;
@@ -215,19 +216,19 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
   for (const Setting& setting : settings()) {
     INFO(setting.name);
     const bool sum = setting.name.starts_with("sum");
-    const Result found = reduced_together(setting, ConfigDtype::kFp32, 1);
+    const Result found = train_on_all_ranks(setting, ConfigDtype::kFp32, 1);
     REQUIRE(found.weights_after.size() == found.weights_before.size());
     // Units may be stored in another order than in gradients_of_ranks(), so only the sum of all
     // absolute changes is compared.
-    double moved = 0, wanted = 0;
+    double moved = 0, expected_total = 0;
     for (size_t e = 0; e < found.weights_after.size(); ++e)
       moved += std::fabs(double{found.weights_after[e]} - found.weights_before[e]);
     for (size_t e = 0; e < ranks[0].size(); ++e) {
       double all = 0;
       for (const Floats& own : ranks) all += own[e];
-      wanted += std::fabs(sum ? all : all / kReducingRanks);
+      expected_total += std::fabs(sum ? all : all / kReducingRanks);
     }
-    REQUIRE(moved == Approx(wanted).epsilon(1e-4));
+    REQUIRE(moved == Approx(expected_total).epsilon(1e-4));
   }
 }
 
@@ -236,7 +237,7 @@ TEST_CASE(
   set_kernel_threads(1);
   // Sums of gradients divided by four fit in fp16; sums of gradients divided by two overflow.
   float largest = 0;
-  for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1))
+  for (const float sum : expected_sums(settings()[0], ConfigDtype::kFp32, 1))
     largest = std::max(largest, std::fabs(sum));
   for (const Floats& own : gradients_of_ranks())
     for (const float part : own) largest = std::max(largest, std::fabs(part) / kReducingRanks);
@@ -245,11 +246,11 @@ TEST_CASE(
     for (const Setting& setting : settings()) {
       const bool overflows = wire == ConfigDtype::kFp16 && setting.before < 4;
       INFO(setting.name << ", sent in " << name_of(wire));
-      const Floats expected = sums(setting, wire, loss_scale);
+      const Floats expected = expected_sums(setting, wire, loss_scale);
       const bool any =
           std::any_of(expected.begin(), expected.end(), [](float x) { return !std::isfinite(x); });
       REQUIRE(any == overflows);
-      const Result found = reduced_together(setting, wire, loss_scale);
+      const Result found = train_on_all_ranks(setting, wire, loss_scale);
       REQUIRE(found.finite == !overflows);
       REQUIRE((found.weights_after == found.weights_before) == overflows);
     }

@@ -15,7 +15,7 @@ namespace {
 
 using testing::RankFixture;
 
-ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
+ReplicaCheck make_check(const RankFixture& fixture, Rendezvous& rendezvous) {
   return {fixture.plan, fixture.memory,
           [&rendezvous](const std::string& text) {
             return rendezvous.all_gather_text("replicas", text);
@@ -42,13 +42,13 @@ std::vector<std::string> check_messages(
   testing::run_on_mesh(testing::options_of(mesh, config, model),
                        [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
                          RankFixture fixture(config, model, communicators);
-                         const ReplicaCheck check = check_of(fixture, rendezvous);
+                         const ReplicaCheck check = make_check(fixture, rendezvous);
                          require(check.has_replicas() == compares, "what ranks hold alike");
                          testing::train_step(fixture, 1);
-                         check.check(1);
+                         check.compare_replicas(1);
                          corrupt(rendezvous.rank(), fixture);
                          messages[static_cast<size_t>(rendezvous.rank())] =
-                             read(rendezvous.rank(), [&] { check.check(2); });
+                             read(rendezvous.rank(), [&] { check.compare_replicas(2); });
                        });
   return messages;
 }
@@ -60,7 +60,7 @@ std::string blame_of(int rank, const std::function<void()>& check) {
   } catch (const Error& error) {
     const FailureSummary summary =
         summarize_failures({.exits = {{.rank = rank, .exit_code = 5}},
-                            .reports = {failure_report(rank, error, error)},
+                            .reports = {make_failure_report(rank, error, error)},
                             .log_of = {}});
     return cat(summary.rank, summary.belongs_to_rank ? " fails" : " tells");
   }
@@ -79,21 +79,22 @@ void overwrite_on_rank(int rank, int here, RankFixture& fixture) {
 }
 
 TEST_CASE("if one rank of three has other bits, all ranks name it") {
-  const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
-                                 " (parameters) after step 2, which must be equal on all: a memory "
-                                 "or CPU error there changed them",
-                                 kRemedy);
+  const std::string expected =
+      cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
+          " (parameters) after step 2, which must be equal on all: a memory "
+          "or CPU error there changed them",
+          kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
     REQUIRE(check_messages(testing::config_of_stage(stage), {.shards = 3},
                            [](int rank, RankFixture& fixture) {
                              overwrite_on_rank(1, rank, fixture);
-                           }) == std::vector<std::string>(3, wanted));
+                           }) == std::vector<std::string>(3, expected));
   }
   REQUIRE(check_messages(testing::config_of_stage(3), {.replicas = 3},
                          [](int rank, RankFixture& fixture) {
                            overwrite_on_rank(1, rank, fixture);
-                         }) == std::vector<std::string>(3, wanted));
+                         }) == std::vector<std::string>(3, expected));
 }
 
 TEST_CASE(
@@ -107,14 +108,15 @@ TEST_CASE(
 }
 
 TEST_CASE("both ranks of two that differ are named") {
-  const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
-                                 " (parameters) after step 2, which must be equal: a memory or CPU "
-                                 "error on one of them changed them",
-                                 kRemedy);
+  const std::string expected =
+      cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
+          " (parameters) after step 2, which must be equal: a memory or CPU "
+          "error on one of them changed them",
+          kRemedy);
   REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2},
                          [](int rank, RankFixture& fixture) {
                            overwrite_on_rank(1, rank, fixture);
-                         }) == std::vector<std::string>(2, wanted));
+                         }) == std::vector<std::string>(2, expected));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
@@ -156,11 +158,11 @@ TEST_CASE(
   const ModelConfig model = testing::model_of_many_blocks();
   testing::run_on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
     RankFixture fixture(config, model, communicators);
-    const ReplicaCheck check = check_of(fixture, rendezvous);
+    const ReplicaCheck check = make_check(fixture, rendezvous);
     std::mt19937 random(7);
     for (int64_t step = 1; step <= 40; ++step) {
       if (step <= 5) testing::train_step(fixture, step);
-      check.check(step);
+      check.compare_replicas(step);
       const int culprit = static_cast<int>(random() % 3);
       const UnitStatePiece& piece =
           fixture.plan.train.pieces[random() % fixture.plan.train.pieces.size()];
@@ -174,7 +176,7 @@ TEST_CASE(
       const auto bit = static_cast<std::byte>(1U << (random() % 8));
       std::byte& there = fixture.memory.at(fixture.plan.train.program, piece.range)[byte];
       if (rendezvous.rank() == culprit) there ^= bit;
-      const std::string message = testing::error_text_of([&] { check.check(step); });
+      const std::string message = testing::error_text_of([&] { check.compare_replicas(step); });
       require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")),
               message.c_str());
       require(message.find(fixture.plan.train.model.tensor(slice.tensor).name) != std::string::npos,

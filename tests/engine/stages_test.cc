@@ -19,8 +19,8 @@ constexpr int kSteps = 3;
 
 using Outcome = testing::TrainingOutcome;
 
-Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
-              PipelineSchedule schedule = PipelineSchedule::k1F1B) {
+Outcome train_on_shards(const Config& config, const ModelConfig& model, int replicas = 1,
+                        int shards = kRanks, PipelineSchedule schedule = PipelineSchedule::k1F1B) {
   Outcome outcome;
   testing::CombinedState whole;
   Config config_on_mesh = config;
@@ -31,11 +31,11 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
     whole.add(fixture.state.slices());
   };
   testing::run_on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
-  outcome.state = whole.take();
+  outcome.state = whole.contents();
   return outcome;
 }
 
-Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
+Config stage_config(int64_t stage, int64_t accumulation, int64_t small) {
   Config config = testing::config_of_stage(stage);
   config.gradient_accumulation_steps = accumulation;
   config.zero.param_persistence_threshold = small;
@@ -127,19 +127,19 @@ using Variants = decltype(variants);
 void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int64_t small,
                    const std::function<void(Config&)>& change, const ModelConfig& model,
                    Variants* chosen = variants) {
-  Config first = run_of(stages[0], accumulation, small);
+  Config first = stage_config(stages[0], accumulation, small);
   change(first);
-  const Outcome expected = train(first, model);
+  const Outcome expected = train_on_shards(first, model);
   REQUIRE(expected.losses[0] != expected.losses[2]);
   for (const int64_t stage : stages) {
-    Config plain = run_of(stage, accumulation, small);
+    Config plain = stage_config(stage, accumulation, small);
     change(plain);
     for (const auto& [name, config] : chosen(plain)) {
       // This config is the reference itself.
       if (stage == stages[0] && name == "plain") continue;
       INFO("stage " << stage << ", accumulation " << accumulation << ", small up to " << small
                     << ", " << name);
-      const Outcome outcome = train(config, model);
+      const Outcome outcome = train_on_shards(config, model);
       REQUIRE(outcome.losses == expected.losses);
       REQUIRE(outcome.norms == expected.norms);
       REQUIRE(outcome.state == expected.state);
@@ -215,9 +215,9 @@ TEST_CASE(
   };
   require_alike({0, 1, 2, 3}, 1, 0, with_magnitudes, model, half_of_variants);
   require_alike({1, 2, 3}, 1, 64, with_small_masters, model, half_of_variants);
-  Config config = run_of(2, 1, 64);
+  Config config = stage_config(2, 1, 64);
   with_small_masters(config);
-  const Outcome outcome = train(config, model);
+  const Outcome outcome = train_on_shards(config, model);
   const auto bytes = [&](const char* name) {
     return outcome.state.at(cat("model.layers.0.self_attn.q_proj.", name, ".param")).size();
   };
@@ -283,9 +283,9 @@ TEST_CASE(
   odd.head_size = 6;
   odd.query_heads = 10;
   require_alike({0, 1, 2, 3}, 1, 0, codes_from(1), odd, half_of_variants);
-  Config config = run_of(1, 1, 0);
+  Config config = stage_config(1, 1, 0);
   codes_from(4096)(config);
-  const Outcome outcome = train(config, model);
+  const Outcome outcome = train_on_shards(config, model);
   const auto bytes = [&](const char* kind) {
     return outcome.state.at(cat("model.layers.0.self_attn.q_proj.weight.", kind)).size();
   };
@@ -314,12 +314,12 @@ TEST_CASE("one rank gets the same bits at every tier, and at stages with one ord
       // and 1 add each part inside its layer, so the order of additions differs.
       std::map<bool, Outcome> expected;
       for (const int64_t stage : {0, 1, 2, 3}) {
-        Config plain = run_of(stage, accumulation, 64);
+        Config plain = stage_config(stage, accumulation, 64);
         plain.bf16.enabled = bf16;
         for (const auto& [name, config] : variants(plain)) {
           INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << ", accumulation " << accumulation
                         << ", " << name);
-          const Outcome outcome = train(config, model, 1, 1);
+          const Outcome outcome = train_on_shards(config, model, 1, 1);
           const Outcome& first =
               expected.emplace(accumulation > 1 && stage >= 2, outcome).first->second;
           REQUIRE(outcome.losses[0] == expected.begin()->second.losses[0]);
@@ -335,11 +335,11 @@ TEST_CASE("hybrid groups of 2 x 2 get the same bits at every stage and tier") {
   for (const bool bf16 : {false, true}) {
     std::optional<Outcome> expected;
     for (const int64_t stage : {1, 2, 3}) {
-      Config plain = run_of(stage, 1, 64);
+      Config plain = stage_config(stage, 1, 64);
       plain.bf16.enabled = bf16;
       for (const auto& [name, config] : half_of_variants(plain)) {
         INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << ", " << name);
-        const Outcome outcome = train(config, model, 2, 2);
+        const Outcome outcome = train_on_shards(config, model, 2, 2);
         if (!expected) expected = outcome;
         REQUIRE(outcome == *expected);
       }
@@ -352,9 +352,9 @@ TEST_CASE("replicas of a single shard get the same bits at every tier, also with
   const ModelConfig model = testing::model_of_many_blocks();
   std::optional<Outcome> expected;
   for (const int64_t stage : {2, 3})
-    for (auto& [name, config] : variants(run_of(stage, 3, 64))) {
+    for (auto& [name, config] : variants(stage_config(stage, 3, 64))) {
       INFO("stage " << stage << ", " << name);
-      const Outcome outcome = train(config, model, 2, 1);
+      const Outcome outcome = train_on_shards(config, model, 2, 1);
       if (!expected) expected = outcome;
       REQUIRE(outcome == *expected);
     }
@@ -365,13 +365,13 @@ TEST_CASE("secondary shards change no bit, in one replica or two") {
   const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true})
     for (const int replicas : {1, 2}) {
-      Config plain = run_of(3, 2, 64);
+      Config plain = stage_config(3, 2, 64);
       plain.bf16.enabled = bf16;
-      const Outcome expected = train(plain, model, replicas, 4);
+      const Outcome expected = train_on_shards(plain, model, replicas, 4);
       plain.zero.hpz_partition_size = 2;
       for (const auto& [name, config] : half_of_variants(plain)) {
         INFO(replicas << " replicas" << (bf16 ? " bf16" : " fp32") << ", " << name);
-        REQUIRE(train(config, model, replicas, 4) == expected);
+        REQUIRE(train_on_shards(config, model, replicas, 4) == expected);
       }
     }
 }
@@ -381,26 +381,26 @@ TEST_CASE(
     "are") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
-  Config config = run_of(3, 2, 64);
+  Config config = stage_config(3, 2, 64);
   config.zero.overlap_comm = true;
-  const Outcome expected = train(config, model);
+  const Outcome expected = train_on_shards(config, model);
   config.zero.hpz_partition_size = kRanks;
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     testing::offload_to(config, device);
     INFO(name_of(device));
-    REQUIRE(train(config, model) == expected);
+    REQUIRE(train_on_shards(config, model) == expected);
   }
 }
 
 TEST_CASE("hybrid groups train what all ranks together train, up to rounding") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
-  const Outcome whole = train(run_of(0, 2, 64), model, 1, 4);
+  const Outcome whole = train_on_shards(stage_config(0, 2, 64), model, 1, 4);
   for (const int64_t stage : {1, 2, 3})
     for (const int shards : {1, 2}) {
       INFO("stage " << stage << ", shards " << shards);
-      const Outcome hybrid = train(run_of(stage, 2, 64), model, 4 / shards, shards);
+      const Outcome hybrid = train_on_shards(stage_config(stage, 2, 64), model, 4 / shards, shards);
       REQUIRE(hybrid.losses[0] == whole.losses[0]);
       for (size_t step = 0; step < kSteps; ++step) {
         REQUIRE(hybrid.losses[step] == Approx(whole.losses[step]).epsilon(1e-5));
@@ -414,17 +414,17 @@ TEST_CASE("neither the order of passes nor separate weight gradients change a bi
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool tied : {false, true}) {
       const ModelConfig model = testing::model_of_many_blocks(tied);
-      Config config = run_of(stage, 3, 64);
+      Config config = stage_config(stage, 3, 64);
       config.zero.overlap_comm = true;
       config.recompute.policy = tied ? RecomputeLevel::kNone : RecomputeLevel::kSelective;
       config.activation_checkpointing.cpu_checkpointing = !tied;
-      const Outcome expected = train(config, model);
+      const Outcome expected = train_on_shards(config, model);
       for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::kZbH1}) {
         // When stages 0 and 1 accumulate in place, the gradients of the head and the embedding of a
         // tied matrix are added in the order of passes, which GPipe changes.
         if (tied && stage < 2 && schedule == PipelineSchedule::kGpipe) continue;
         INFO("stage " << stage << ", tied " << tied << ", " << traits_of(schedule).name);
-        const Outcome outcome = train(config, model, 1, kRanks, schedule);
+        const Outcome outcome = train_on_shards(config, model, 1, kRanks, schedule);
         REQUIRE(outcome.losses == expected.losses);
         REQUIRE(outcome.norms == expected.norms);
         REQUIRE(outcome.state == expected.state);
@@ -437,7 +437,7 @@ TEST_CASE("the validation loss depends neither on the stage nor on the tier") {
   const ModelConfig model = testing::model_of_many_blocks();
   std::vector<double> losses;
   for (const int64_t stage : {0, 1, 2, 3})
-    for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
+    for (const auto& [name, config] : variants(stage_config(stage, 1, 64))) {
       double loss = 0;
       testing::run_on_mesh(1, kRanks,
                            [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {

@@ -5,17 +5,17 @@
 namespace ftrun {
 namespace {
 
-TrafficSums of_rank(int64_t bytes) {
+TrafficSums traffic_of_rank(int64_t bytes) {
   return {.steps = 2,
-          .predicted_sent = 1000,
-          .measured_sent = bytes,
+          .predicted_sent_bytes = 1000,
+          .measured_sent_bytes = bytes,
           .predicted_disk = {4096, 8192},
           .measured_disk = {4096, 8000}};
 }
 
 TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
-  TrafficSums all = decode_traffic(encode_traffic(of_rank(1004)));
-  all.add(decode_traffic(encode_traffic(of_rank(996))));
+  TrafficSums all = decode_traffic(encode_traffic(traffic_of_rank(1004)));
+  all.add(decode_traffic(encode_traffic(traffic_of_rank(996))));
   CHECK(measured_traffic_text(all, 2) ==
         "\nbytes of 2 ranks in 2 steps\n"
         "traffic        predicted  measured    error    rounded\n"
@@ -31,11 +31,11 @@ TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
 }
 
 TEST_CASE("the measured traffic is unknown if one rank cannot measure its transport") {
-  TrafficSums unseen = of_rank(0);
-  unseen.measured_sent.reset();
-  TrafficSums all = of_rank(1000);
+  TrafficSums unseen = traffic_of_rank(0);
+  unseen.measured_sent_bytes.reset();
+  TrafficSums all = traffic_of_rank(1000);
   all.add(decode_traffic(encode_traffic(unseen)));
-  CHECK_FALSE(all.measured_sent);
+  CHECK_FALSE(all.measured_sent_bytes);
   CHECK_FALSE(traffic_record(all).at("communication").contains("transport"));
   CHECK(measured_traffic_text(all, 2).find("communication       2000         -        -") !=
         std::string::npos);

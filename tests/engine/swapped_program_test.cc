@@ -16,7 +16,7 @@ namespace ftrun {
 namespace {
 
 /// Returns, for each instruction, whether it is `first` or always runs after it.
-std::vector<bool> after(const Program& program, InstrId first) {
+std::vector<bool> runs_after(const Program& program, InstrId first) {
   std::vector<bool> found(program.instrs.size());
   found[static_cast<size_t>(first)] = true;
   std::vector<Lane> lanes{program.instr(first).lane};
@@ -47,7 +47,7 @@ bool is_within(const Program& program, const Instr& one, const Instr& other) {
 void swap_collectives(Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     if (!program.instrs[i].is_collective()) continue;
-    const std::vector<bool> later = after(program, static_cast<InstrId>(i));
+    const std::vector<bool> later = runs_after(program, static_cast<InstrId>(i));
     for (size_t j = i + 1; j < program.instrs.size(); ++j) {
       Instr& first = program.instrs[i];
       Instr& second = program.instrs[j];

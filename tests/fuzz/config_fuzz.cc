@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return ftrun::fuzz::parse_or_abort([&] {
     const char* name = data[0] == '{' ? "c.json" : "c.yaml";
     const ftrun::LoadResult loaded =
-        ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));
+        ftrun::load_config_text(name, std::string(ftrun::fuzz::input_text(data, size)));
     ftrun::ResolveContext context;
     context.world_size = 4;
     ftrun::resolve(loaded.written, context);

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace ftrun::fuzz {
 
-inline std::string_view text_of(const uint8_t* data, size_t size) {
+inline std::string_view input_text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-Bytes content(const std::filesystem::path& path) {
+Bytes read_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   const int mutants = std::stoi(argv[2]);
   std::mt19937 random(20261123);
   for (const auto& file : files) {
-    const Bytes original = content(file);
+    const Bytes original = read_bytes(file);
     LLVMFuzzerTestOneInput(original.data(), original.size());
     for (int i = 0; i < mutants; ++i) {
       Bytes bytes = original;

@@ -3,6 +3,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::testing::TemporaryFolder folder(ftrun::fuzz::parent_of_inputs());
-  const std::string path = folder.write("run.json", ftrun::fuzz::text_of(data, size));
+  const std::string path = folder.write("run.json", ftrun::fuzz::input_text(data, size));
   return ftrun::fuzz::parse_or_abort([&] { ftrun::manifest_text(ftrun::read_manifest(path)); });
 }

@@ -52,7 +52,7 @@ struct BlockShape {
 };
 
 /// Makes a pre-norm block of attention and gated MLP.
-inline LayerGraph block(const BlockShape& s, bool train = true) {
+inline LayerGraph block_graph(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
   const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
   GraphBuilder g("block", s.tokens(), s.sequence_length, s.dtypes);
@@ -131,7 +131,7 @@ inline LayerGraph adapter_graph(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-inline LayerGraph embedding(const BlockShape& s, bool train = true) {
+inline LayerGraph embedding_graph(const BlockShape& s, bool train = true) {
   GraphBuilder g("embed", s.tokens(), s.sequence_length);
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
@@ -203,7 +203,7 @@ inline LayerGraph plain_mlp_graph(const BlockShape& s, bool train = true,
   return g.finish(train, s.recompute);
 }
 
-inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {
+inline LayerGraph head_graph(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {
   GraphBuilder g("head", s.tokens(), s.sequence_length);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
@@ -281,13 +281,13 @@ inline std::string list_text(const LayerGraph& graph, const std::vector<Op>& lis
 /// Returns "name bytes" of each saved value, one per line.
 inline std::string saved_text(const LayerGraph& graph) {
   std::string text;
-  for (const ValueId id : graph.with_role(ValueRole::kSaved))
+  for (const ValueId id : graph.values_with_role(ValueRole::kSaved))
     text += cat(graph.at(id).name, " ", graph.at(id).bytes(), "\n");
   return text;
 }
 
 /// Returns the value with this name, which must exist.
-inline ValueId named(const LayerGraph& graph, const std::string& name) {
+inline ValueId value_named(const LayerGraph& graph, const std::string& name) {
   for (size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].name == name) return static_cast<ValueId>(i);
   throw std::logic_error("no value " + name);

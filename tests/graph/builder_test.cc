@@ -123,10 +123,10 @@ TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits"
     const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
     b.output(ops::rms_norm(b, x, b.param("n", {16}), {1e-5}), Port::kHidden);
     const LayerGraph g = b.finish(true);
-    CHECK(g.at(named(g, "n.out")).dtype == activation);
-    CHECK(g.at(named(g, "n.rstd")).dtype == statistics);
-    CHECK(g.at(named(g, "d_n")).dtype == activation);
-    CHECK(g.at(named(g, "n.out")).bytes() == 8 * 16 * dtype_bytes(activation));
+    CHECK(g.at(value_named(g, "n.out")).dtype == activation);
+    CHECK(g.at(value_named(g, "n.rstd")).dtype == statistics);
+    CHECK(g.at(value_named(g, "d_n")).dtype == activation);
+    CHECK(g.at(value_named(g, "n.out")).bytes() == 8 * 16 * dtype_bytes(activation));
   }
 }
 
@@ -138,16 +138,16 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
   ops::linear_cross_entropy(b, norm, b.param("w", {9, 16}), labels, {});
   const LayerGraph g = b.finish(true);
   for (const char* param : {"n", "w"}) {
-    CHECK(g.at(named(g, param)).dtype == DType::kBF16);
-    CHECK(g.at(named(g, cat("d_", param))).dtype == DType::kF32);
-    CHECK(g.at(named(g, cat("d_", param))).role == ValueRole::kParamGrad);
+    CHECK(g.at(value_named(g, param)).dtype == DType::kBF16);
+    CHECK(g.at(value_named(g, cat("d_", param))).dtype == DType::kF32);
+    CHECK(g.at(value_named(g, cat("d_", param))).role == ValueRole::kParamGrad);
   }
   CHECK(g.at(g.find(ValueRole::kInputGrad, Port::kHidden)).dtype == DType::kBF16);
   CHECK(g.at(g.find(ValueRole::kOutput, Port::kLoss)).dtype == DType::kF64);
 }
 
 TEST_CASE("attention uses the rows of the graph, whatever its attributes say") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   CHECK(g.forward[3].attrs.get<AttentionAttrs>().sequence_length == 4);
 }
 

@@ -18,33 +18,33 @@ namespace {
 
 using namespace testing;
 
-std::string fault(const LayerGraph& g) {
+std::string graph_fault(const LayerGraph& g) {
   return bug_text([&] { check_graph(g); });
 }
 
 const std::string kQkv = "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]";
 
 TEST_CASE("a value read before an operation makes it is named with its reader") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   std::swap(g.forward[0], g.forward[1]);
-  CHECK(fault(g) == "block: " + kQkv + " reads n1.out before it exists");
+  CHECK(graph_fault(g) == "block: " + kQkv + " reads n1.out before it exists");
 }
 
 TEST_CASE("forward cannot read what exists only in backward") {
-  LayerGraph g = block({});
-  g.forward[1].in[0] = named(g, "d_sum");
-  CHECK(fault(g) ==
+  LayerGraph g = block_graph({});
+  g.forward[1].in[0] = value_named(g, "d_sum");
+  CHECK(graph_fault(g) ==
         "block: linear d_sum:[8,16] qkv:[32,16] -> qkv.out:[8,32] reads d_sum before it exists");
-  g = block({});
+  g = block_graph({});
   g.forward.erase(g.forward.begin() + 6);
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "block: gated_activation gu.out:[8,48] -> gated.out:[8,24] reads gu.out before it exists");
 }
 
 TEST_CASE("backward cannot read a temporary of forward") {
-  LayerGraph g = block({});
-  g.values[static_cast<size_t>(named(g, "gu.out"))].role = ValueRole::kTemp;
-  CHECK(fault(g) ==
+  LayerGraph g = block_graph({});
+  g.values[static_cast<size_t>(value_named(g, "gu.out"))].role = ValueRole::kTemp;
+  CHECK(graph_fault(g) ==
         "block: gated_activation gu.out:[8,48] -> gated.out.again:[8,24] reads gu.out before it "
         "exists");
 }
@@ -52,44 +52,45 @@ TEST_CASE("backward cannot read a temporary of forward") {
 TEST_CASE(
     "weight gradients that run after all input gradients cannot read temporaries of input "
     "gradients") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   const std::string text =
       "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";
-  g.values[static_cast<size_t>(named(g, "d_qkv.out"))].role = ValueRole::kTemp;
-  CHECK(fault(g) == text + " reads d_qkv.out before it exists");
-  g = block({});
-  std::erase_if(g.input_grad, [&](const Op& op) { return op.out[0] == named(g, "d_x"); });
-  CHECK(fault(g) == "nothing");  // nothing in this layer reads it
+  g.values[static_cast<size_t>(value_named(g, "d_qkv.out"))].role = ValueRole::kTemp;
+  CHECK(graph_fault(g) == text + " reads d_qkv.out before it exists");
+  g = block_graph({});
+  std::erase_if(g.input_grad, [&](const Op& op) { return op.out[0] == value_named(g, "d_x"); });
+  CHECK(graph_fault(g) == "nothing");  // nothing in this layer reads it
   std::erase_if(g.input_grad, [&](const Op& op) { return op.kind == OpKind::kRopeDgrad; });
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "block: linear_dgrad d_qkv.out:[8,32] qkv:[32,16] -> d_n1.out:[8,16] reads d_qkv.out "
         "before it exists");
 }
 
 TEST_CASE("input gradients read nothing that weight gradients compute") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   const auto again = std::find_if(g.backward.begin(), g.backward.end(),
                                   [](const Op& op) { return op.kind == OpKind::kRmsNorm; });
   const auto reader = std::find_if(g.input_grad.begin(), g.input_grad.end(),
                                    [](const Op& op) { return op.kind == OpKind::kRmsNormDgrad; });
   reader->in[0] = again->out[0];
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "block: rms_norm_dgrad n2.out.again:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] "
         "-> d_n2.sum:[8,16] reads n2.out.again before it exists");
 }
 
 TEST_CASE("a value is written once: by one operation, and never if it is given to the layer") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   g.forward.push_back(g.forward[0]);
   CHECK(
-      fault(g) ==
+      graph_fault(g) ==
       "block: rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8] writes n1.out a second time");
-  g = block({});
-  g.forward[9].out[0] = named(g, "x");
-  CHECK(fault(g) == "block: add n2.sum:[8,16] down.out:[8,16] -> x:[8,16] writes x a second time");
-  g = block({});
-  g.backward[3].out[0] = named(g, "gu.out");
-  CHECK(fault(g) ==
+  g = block_graph({});
+  g.forward[9].out[0] = value_named(g, "x");
+  CHECK(graph_fault(g) ==
+        "block: add n2.sum:[8,16] down.out:[8,16] -> x:[8,16] writes x a second time");
+  g = block_graph({});
+  g.backward[3].out[0] = value_named(g, "gu.out");
+  CHECK(graph_fault(g) ==
         "block: gated_activation_dgrad d_gated.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes "
         "gu.out a second time");
 }
@@ -97,9 +98,9 @@ TEST_CASE("a value is written once: by one operation, and never if it is given t
 TEST_CASE(
     "a parameter's gradient is written by one operation of a layer, since lists overwrite or add "
     "as a whole") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   g.backward.push_back(g.backward[1]);
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "block: linear_wgrad d_sum:[8,16] gated.out.again:[8,24] -> d_down:[16,24] writes d_down "
         "a second time");
   GraphBuilder b("twice", 4, 4);
@@ -111,36 +112,36 @@ TEST_CASE(
 }
 
 TEST_CASE("a wrong shape is reported with the shape that the operation needs") {
-  LayerGraph g = block({});
-  g.values[static_cast<size_t>(named(g, "qkv"))].dims = {32, 15};
-  CHECK(fault(g) ==
+  LayerGraph g = block_graph({});
+  g.values[static_cast<size_t>(value_named(g, "qkv"))].dims = {32, 15};
+  CHECK(graph_fault(g) ==
         "block: linear n1.out:[8,16] qkv:[32,15] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: qkv "
         "does not have shape O,I");
-  g = block({});
-  g.values[static_cast<size_t>(named(g, "gated.out"))].dims = {8, 23};
-  CHECK(fault(g) ==
+  g = block_graph({});
+  g.values[static_cast<size_t>(value_named(g, "gated.out"))].dims = {8, 23};
+  CHECK(graph_fault(g) ==
         "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,2F -> N,F: gated.out "
         "does not have shape N,F");
-  g = block({});
-  g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
-  CHECK(fault(g) ==
+  g = block_graph({});
+  g.values[static_cast<size_t>(value_named(g, "attention.lse"))].dims = {8, 4};
+  CHECK(graph_fault(g) ==
         "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
         "needs N,(H+2K)d N -> N,Hd H,N: attention.lse does not have shape H,N");
-  g = block({});
-  g.values[static_cast<size_t>(named(g, "sum"))].dims = {16, 8};
-  CHECK(fault(g) ==
+  g = block_graph({});
+  g.values[static_cast<size_t>(value_named(g, "sum"))].dims = {16, 8};
+  CHECK(graph_fault(g) ==
         "block: add n2.sum:[8,16] down.out:[8,16] -> sum:[16,8] needs S S -> S: sum does not have "
         "shape S");
 }
 
 TEST_CASE("operands that are missing or too many are counted") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   g.forward[1].in.pop_back();
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "block: linear n1.out:[8,16] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: O,I is missing");
-  g = block({});
-  g.forward[7].in.push_back(named(g, "x"));
-  CHECK(fault(g) ==
+  g = block_graph({});
+  g.forward[7].in.push_back(value_named(g, "x"));
+  CHECK(graph_fault(g) ==
         "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,2F -> N,F: x "
         "is one too many");
 }
@@ -150,10 +151,10 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
-       {embedding({}), block({.biases = true, .qk_norm = true}), head({.biases = true}),
-        adapter_graph({.dropout = 0.5}), magnitude_graph({.biases = true}), scale_graph({}),
-        softcap_graph({}), whole_norm_graph({}), head_norm_graph({}),
-        split_head_graph({.biases = true}, true), split_mlp_graph({}, false),
+       {embedding_graph({}), block_graph({.biases = true, .qk_norm = true}),
+        head_graph({.biases = true}), adapter_graph({.dropout = 0.5}),
+        magnitude_graph({.biases = true}), scale_graph({}), softcap_graph({}), whole_norm_graph({}),
+        head_norm_graph({}), split_head_graph({.biases = true}, true), split_mlp_graph({}, false),
         plain_mlp_graph({.biases = true}), exchange_graph({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -221,7 +222,7 @@ TEST_CASE(
   std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {
     if (is_cheap(op.kind)) cheap.insert(op.kind);
-    if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
+    if (op_spec(op.kind).in_place_input >= 0) in_place[op.kind] = op_spec(op.kind).in_place_input;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kLayerNorm,
                                   OpKind::kActivation, OpKind::kGatedActivation, OpKind::kDoraScale,
@@ -247,7 +248,7 @@ TEST_CASE("collectives are the kinds of communication, do no arithmetic and move
   for (const auto& [graph, op] : every_kind()) {
     if (!is_collective(op.kind)) continue;
     names.insert(op_name(op.kind));
-    CHECK(flops(graph, op) == 0.0);
+    CHECK(op_flops(graph, op) == 0.0);
     CHECK(traffic_bytes(graph, op) == graph.at(op.in[0]).bytes() + graph.at(op.out[0]).bytes());
     CHECK(op.workspace == -1);
   }
@@ -264,25 +265,25 @@ TEST_CASE("an all-gather's blocks are adjacent or apart, and have no other layou
   Dims& dims = g.values.back().dims;
   CHECK(dims == Dims{3, 8, 5});
   dims = {24, 5};
-  CHECK(fault(g) == "nothing");
+  CHECK(graph_fault(g) == "nothing");
   dims = {8, 3, 5};
-  CHECK(fault(g) ==
+  CHECK(graph_fault(g) ==
         "logits: all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: "
         "w.out.gathered does not have shape tS");
 }
 
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
   LayerGraph g = split_head_graph({}, true);
-  CHECK(fault(g) == "nothing");
+  CHECK(graph_fault(g) == "nothing");
   // Change the second chunk's loss so that it does not add to the first one's.
   const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(), [](const Op& op) {
     return op.kind == OpKind::kVocabularyCrossEntropy;
   });
   second->in.resize(6);
-  CHECK_THAT(fault(g), Catch::EndsWith("writes loss a second time"));
+  CHECK_THAT(graph_fault(g), Catch::EndsWith("writes loss a second time"));
   g = split_head_graph({}, true);
-  g.forward.back().in[6] = g.forward.back().out[0] = named(g, "labels");
-  CHECK_THAT(fault(g), Catch::EndsWith("writes labels a second time"));
+  g.forward.back().in[6] = g.forward.back().out[0] = value_named(g, "labels");
+  CHECK_THAT(graph_fault(g), Catch::EndsWith("writes labels a second time"));
 }
 
 TEST_CASE("every kind has a unique name") {

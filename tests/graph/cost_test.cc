@@ -30,28 +30,28 @@ const Op& first_of(const LayerGraph& g, OpKind kind) {
 TEST_CASE(
     "a matrix multiplication counts two operations for each token and weight, forward and for each "
     "gradient") {
-  const LayerGraph g = block({});
-  CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);  // x[8,16] qkv[32,16]
-  CHECK(flops(g, first_of(g, OpKind::kLinearDgrad)) ==
+  const LayerGraph g = block_graph({});
+  CHECK(op_flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);  // x[8,16] qkv[32,16]
+  CHECK(op_flops(g, first_of(g, OpKind::kLinearDgrad)) ==
         2.0 * 8 * 16 * 24);  // d_sum[8,16] down[16,24]
-  CHECK(flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
+  CHECK(op_flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
 }
 
 TEST_CASE(
     "the head counts its matrix multiplication once for the loss and twice more for gradients") {
-  const LayerGraph train = head({});
-  const LayerGraph evaluate = head({}, false);
+  const LayerGraph train = head_graph({});
+  const LayerGraph evaluate = head_graph({}, false);
   // The losses add one operation for each logit.
-  CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) ==
+  CHECK(op_flops(train, first_of(train, OpKind::kLinearCrossEntropy)) ==
         3 * 2.0 * 8 * 16 * 32 + 8 * 32);
-  CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) ==
+  CHECK(op_flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) ==
         2.0 * 8 * 16 * 32 + 8 * 32);
 }
 
 TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of one sees the other") {
   for (const int64_t tokens : {1, 5, 64, 65, 200}) {
     for (const int64_t window : {0, 1, 2, 63, 64, 65, 66, 130, 300}) {
-      const LayerGraph g = block({.rows = 3, .sequence_length = tokens, .window = window});
+      const LayerGraph g = block_graph({.rows = 3, .sequence_length = tokens, .window = window});
       std::set<std::pair<int64_t, int64_t>> blocks;
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t u = 0; u <= t; ++u)
@@ -62,10 +62,10 @@ TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of on
       INFO(tokens << " tokens, window " << window);
       // There are 3 rows and 4 heads of size 4; forward has the multiplications for scores and
       // results, backward has five.
-      const MemorySweep forward = work(g, first_of(g, OpKind::kAttention)).total();
+      const MemorySweep forward = op_work(g, first_of(g, OpKind::kAttention)).total();
       CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
       CHECK(forward.transcendentals == 3 * pairs * 4);
-      const MemorySweep backward = work(g, first_of(g, OpKind::kAttentionDgrad)).total();
+      const MemorySweep backward = op_work(g, first_of(g, OpKind::kAttentionDgrad)).total();
       CHECK(backward.flops == 5 * 2.0 * 3 * pairs * 16);
       CHECK(backward.transcendentals == 3 * pairs * 4);
     }
@@ -73,15 +73,15 @@ TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of on
 }
 
 TEST_CASE("the embedding moves a row for each token, whatever the size of its table") {
-  const LayerGraph g = embedding({});
+  const LayerGraph g = embedding_graph({});
   const Op& forward = first_of(g, OpKind::kEmbed);
   const Op& backward = first_of(g, OpKind::kEmbedWgrad);
   // For each of 8 tokens, forward reads a number and a row of 16, and writes a row; backward reads
   // two rows and writes one.
   CHECK(traffic_bytes(g, forward) == 4 * 8 * (1 + 16 + 16));
   CHECK(traffic_bytes(g, backward) == 4 * 8 * (1 + 16 + 16 + 16));
-  CHECK(flops(g, forward) == 0);
-  CHECK(flops(g, backward) == 8 * 16);
+  CHECK(op_flops(g, forward) == 0);
+  CHECK(op_flops(g, backward) == 8 * 16);
 }
 
 TEST_CASE("smooth activations count an exponential per element, others none") {
@@ -97,7 +97,7 @@ TEST_CASE("smooth activations count an exponential per element, others none") {
       for (const Op& op : *list) {
         INFO(op_text(g, op));
         const bool is_linear = op_name(op.kind).starts_with("linear");
-        CHECK(work(g, op).total().transcendentals == (is_linear ? 0 : each * 8 * 16));
+        CHECK(op_work(g, op).total().transcendentals == (is_linear ? 0 : each * 8 * 16));
       }
   }
 }
@@ -122,37 +122,38 @@ double head_bytes_by_chunks(int64_t chunk, bool gradients) {
 TEST_CASE("every chunk of the head reads its weight, and reads and writes the weight's gradient") {
   for (const int64_t chunk : {1, 3, 8, 100})
     for (const bool gradients : {false, true}) {
-      LayerGraph g = head({}, gradients);
+      LayerGraph g = head_graph({}, gradients);
       Op op = first_of(g, OpKind::kLinearCrossEntropy);
       auto attrs = op.attrs.get<CrossEntropyAttrs>();
       attrs.chunk_tokens = chunk;
       op.attrs = attrs;
       INFO("chunks of " << chunk << ", gradients: " << gradients);
       CHECK(traffic_bytes(g, op) == head_bytes_by_chunks(chunk, gradients));
-      CHECK(work(g, op).total().transcendentals == 8 * 32);
+      CHECK(op_work(g, op).total().transcendentals == 8 * 32);
     }
 }
 
 TEST_CASE("a bias of the head adds an operation per logit, and its gradient a pass over them") {
-  const LayerGraph plain = head({}), biased = head({.biases = true});
+  const LayerGraph plain = head_graph({}), biased = head_graph({.biases = true});
   const OpKind kind = OpKind::kLinearCrossEntropy;
   // A chunk has 8 tokens with 32 logits: one addition for the bias, and one for its gradient.
-  CHECK(flops(biased, first_of(biased, kind)) == flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
+  CHECK(op_flops(biased, first_of(biased, kind)) ==
+        op_flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
   CHECK(traffic_bytes(biased, first_of(biased, kind)) ==
         traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
   // On a GPU the multiplication adds to rows of the bias, which are written first.
-  LayerGraph gpu = head({.biases = true}, false), gpu_plain = head({}, false);
+  LayerGraph gpu = head_graph({.biases = true}, false), gpu_plain = head_graph({}, false);
   gpu.dtypes.kernels = gpu_plain.dtypes.kernels = KernelDevice::kGpu;
   CHECK(traffic_bytes(gpu, first_of(gpu, kind)) ==
         traffic_bytes(gpu_plain, first_of(gpu_plain, kind)) + 4 * 2 * 8 * 32);
 }
 
 TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its traffic") {
-  const LayerGraph g = head({});
+  const LayerGraph g = head_graph({});
   const Op& op = first_of(g, OpKind::kLinearCrossEntropy);
   double cost = 0, in_one = 0;
   MemorySweep all;
-  for (const MemorySweep& pass : work(g, op)) {
+  for (const MemorySweep& pass : op_work(g, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
     all.flops += pass.flops;
@@ -160,24 +161,26 @@ TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its
   in_one = std::max(all.flops, kFlopsPerByte * traffic_bytes(g, op));
   CHECK(op_cost(g, op) == cost);
   CHECK(op_cost(g, op) >= in_one);
-  CHECK(all.flops > flops(head({}, false), first_of(head({}, false), OpKind::kLinearCrossEntropy)));
+  CHECK(all.flops > op_flops(head_graph({}, false),
+                             first_of(head_graph({}, false), OpKind::kLinearCrossEntropy)));
 }
 
 TEST_CASE("other kinds count one operation per element that they write") {
-  const LayerGraph g = block({});
-  CHECK(flops(g, first_of(g, OpKind::kGatedActivation)) == 8 * 24);
-  CHECK(flops(g, first_of(g, OpKind::kAdd)) == 8 * 16);
-  CHECK(flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
+  const LayerGraph g = block_graph({});
+  CHECK(op_flops(g, first_of(g, OpKind::kGatedActivation)) == 8 * 24);
+  CHECK(op_flops(g, first_of(g, OpKind::kAdd)) == 8 * 16);
+  CHECK(op_flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
 }
 
 TEST_CASE("traffic of other kinds counts each operand once, in its own dtype") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   CHECK(traffic_bytes(g, first_of(g, OpKind::kLinear)) == 4 * (8 * 16 + 32 * 16 + 8 * 32));
   CHECK(traffic_bytes(g, first_of(g, OpKind::kAttention)) == 4 * (8 * 32 + 8 + 8 * 16 + 4 * 8));
 }
 
 TEST_CASE("operations that need scratch declare exactly what they need as a value of their list") {
-  for (const LayerGraph& g : {block({.biases = true, .qk_norm = true}), head({}), embedding({})}) {
+  for (const LayerGraph& g :
+       {block_graph({.biases = true, .qk_norm = true}), head_graph({}), embedding_graph({})}) {
     for (const auto* list : {&g.forward, &g.backward}) {
       for (const Op& op : *list) {
         INFO(op_text(g, op));
@@ -197,14 +200,14 @@ TEST_CASE("operations that need scratch declare exactly what they need as a valu
 TEST_CASE(
     "attention, the head and sums over tokens have scratch; matrix multiplications and pointwise "
     "kinds have none") {
-  const LayerGraph g = block({.biases = true, .qk_norm = true});
+  const LayerGraph g = block_graph({.biases = true, .qk_norm = true});
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad,
                             OpKind::kQkNormWgrad, OpKind::kBiasWgrad})
     CHECK(workspace_bytes(g, first_of(g, kind)) > 0);
   for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearWgrad, OpKind::kRmsNorm, OpKind::kRope,
                             OpKind::kGatedActivation, OpKind::kGatedActivationDgrad, OpKind::kAdd})
     CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
-  const LayerGraph h = head({}, false);
+  const LayerGraph h = head_graph({}, false);
   CHECK(workspace_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) > 0);
 }
 
@@ -214,7 +217,7 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
                                        {kWgradRows + 1, 2},
                                        {5 * kWgradRows, 5}}) {
     const LayerGraph g =
-        block({.rows = 1, .sequence_length = tokens, .biases = true, .qk_norm = true});
+        block_graph({.rows = 1, .sequence_length = tokens, .biases = true, .qk_norm = true});
     CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == groups * 16 * 4);
     CHECK(workspace_bytes(g, first_of(g, OpKind::kQkNormWgrad)) == groups * (4 + 4) * 4);
     CHECK(workspace_bytes(g, first_of(g, OpKind::kBiasWgrad)) == groups * 16 * 4);
@@ -306,11 +309,11 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
 
 /// Returns the block, built for GPU kernels.
 LayerGraph gpu_block(int64_t tokens) {
-  return block({.rows = 2,
-                .sequence_length = tokens,
-                .biases = true,
-                .qk_norm = true,
-                .dtypes = {DType::kBF16, DType::kF32, KernelDevice::kGpu}});
+  return block_graph({.rows = 2,
+                      .sequence_length = tokens,
+                      .biases = true,
+                      .qk_norm = true,
+                      .dtypes = {DType::kBF16, DType::kF32, KernelDevice::kGpu}});
 }
 
 TEST_CASE(
@@ -376,7 +379,7 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
     const GpuHeadWorkspace w = gpu_head_workspace(1000, 133, {true, 96}, element);
     CHECK(w.chunk == 96);
     // Rows of 133 logits begin at multiples of 64 elements.
-    CHECK(w.row == 192);
+    CHECK(w.row_stride == 192);
     CHECK(ranges_fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
     CHECK(w.correct == -1);
     const GpuHeadWorkspace evaluated = gpu_head_workspace(1000, 133, {false, 96}, element);
@@ -385,7 +388,7 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
                       {evaluated.logits, 96 * 192 * element}},
                      evaluated.bytes));
   }
-  CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row == 128);
+  CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row_stride == 128);
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
   CHECK(gpu_head_chunk(49'152, 2) == 4096);
   CHECK(gpu_head_chunk(128'256, 2) == 2048);

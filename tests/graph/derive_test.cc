@@ -21,7 +21,7 @@ using namespace testing;
 TEST_CASE(
     "a Llama block runs forward with one joined matrix multiplication for q, k, v and one for "
     "gate, up") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
@@ -65,7 +65,7 @@ TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a 
 }
 
 TEST_CASE("a Llama block's backward walks its forward in reverse and recomputes cheap values") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   CHECK(list_text(g, g.backward) ==
         "gated_activation gu.out:[8,48] -> gated.out.again:[8,24]\n"
         "linear_wgrad d_sum:[8,16] gated.out.again:[8,24] -> d_down:[16,24]\n"
@@ -215,7 +215,7 @@ TEST_CASE("a sum over the ranks has a gradient unless it is a sum of row lengths
 }
 
 TEST_CASE("a Llama block saves what cannot be recomputed cheaply, and no more") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   // These are N, NQ, NA, HN, ND, N and N2F numbers of 4 bytes; each value begins at a multiple of
   // 64 bytes.
   CHECK(saved_text(g) ==
@@ -225,7 +225,7 @@ TEST_CASE("a Llama block saves what cannot be recomputed cheaply, and no more") 
 }
 
 TEST_CASE("biases and norms of q and k add their gradients to a Qwen block") {
-  const LayerGraph g = block({.biases = true, .qk_norm = true});
+  const LayerGraph g = block_graph({.biases = true, .qk_norm = true});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] qkv.b:[32] -> qkv.out:[8,32]\n"
@@ -256,7 +256,7 @@ TEST_CASE("biases and norms of q and k add their gradients to a Qwen block") {
 }
 
 TEST_CASE("an embedding's only gradient is its table's") {
-  const LayerGraph g = embedding({});
+  const LayerGraph g = embedding_graph({});
   CHECK(list_text(g, g.forward) ==
         "embed tokens:[8] table:[32,16] -> embedding:[8,16]\nrope_table positions:[8] -> "
         "rope:[8,4]\n");
@@ -271,7 +271,7 @@ TEST_CASE("an embedding's only gradient is its table's") {
 TEST_CASE(
     "a head computes the gradients of its matrix and of its input in forward, and backward starts "
     "from the latter") {
-  const LayerGraph g = head({});
+  const LayerGraph g = head_graph({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
         "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] -> loss:[2] d_n.out:[8,16] "
@@ -280,19 +280,20 @@ TEST_CASE(
         "rms_norm_wgrad d_n.out:[8,16] x:[8,16] n.rstd:[8] -> d_n:[16]\n"
         "rms_norm_dgrad d_n.out:[8,16] x:[8,16] n.rstd:[8] n:[16] -> d_x:[8,16]\n");
   CHECK(saved_text(g) == "n.rstd 32\nd_n.out 512\n");
-  CHECK(g.at(g.at(named(g, "w")).grad).role == ValueRole::kParamGrad);
+  CHECK(g.at(g.at(value_named(g, "w")).grad).role == ValueRole::kParamGrad);
 }
 
 TEST_CASE("a head with a bias computes the bias' gradient before the matrix's") {
-  const LayerGraph g = head({.biases = true});
+  const LayerGraph g = head_graph({.biases = true});
   CHECK(op_text(g, g.forward.back()) ==
         "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] b:[32] -> loss:[2] d_n.out:[8,16] "
         "d_b:[32] d_w:[32,16]");
-  CHECK(g.at(g.at(named(g, "b")).grad).role == ValueRole::kParamGrad);
+  CHECK(g.at(g.at(value_named(g, "b")).grad).role == ValueRole::kParamGrad);
 }
 
 TEST_CASE("without backward there is one list, nothing is saved and no gradient exists") {
-  for (const LayerGraph& g : {block({}, false), embedding({}, false), head({}, false)}) {
+  for (const LayerGraph& g :
+       {block_graph({}, false), embedding_graph({}, false), head_graph({}, false)}) {
     CHECK(g.backward.empty());
     CHECK(g.input_grad.empty());
     CHECK(g.weight_grad.empty());
@@ -306,14 +307,14 @@ TEST_CASE("without backward there is one list, nothing is saved and no gradient 
 
 TEST_CASE("cheap kinds' results are never saved, whatever the block") {
   for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
-    const LayerGraph g = block(shape);
+    const LayerGraph g = block_graph(shape);
     for (const char* name : {"n1.out", "n2.out", "gated.out"})
-      CHECK(g.at(named(g, name)).role == ValueRole::kTemp);
+      CHECK(g.at(value_named(g, name)).role == ValueRole::kTemp);
   }
 }
 
 TEST_CASE("gradients of inputs and outputs carry the port by which neighbors find them") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   const ValueId x = g.find(ValueRole::kInput, Port::kHidden);
   const ValueId y = g.find(ValueRole::kOutput, Port::kHidden);
   CHECK(g.at(x).name == "x");
@@ -325,8 +326,8 @@ TEST_CASE("gradients of inputs and outputs carry the port by which neighbors fin
 }
 
 TEST_CASE("all weight gradients may be deferred until after the input gradients") {
-  const LayerGraph graphs[] = {block({}), block({.biases = true, .qk_norm = true}), head({}),
-                               embedding({})};
+  const LayerGraph graphs[] = {block_graph({}), block_graph({.biases = true, .qk_norm = true}),
+                               head_graph({}), embedding_graph({})};
   for (const LayerGraph& g : graphs) {
     LayerGraph deferred = g;
     deferred.backward = g.input_grad;
@@ -339,23 +340,24 @@ TEST_CASE("all weight gradients may be deferred until after the input gradients"
 
 TEST_CASE("a gradient that only a norm reads does not wait for weight gradients") {
   for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
-    const LayerGraph g = block(shape);
+    const LayerGraph g = block_graph(shape);
     std::set<std::string> deferred;
-    for (const ValueId id : g.with_role(ValueRole::kDeferred)) deferred.insert(g.at(id).name);
+    for (const ValueId id : g.values_with_role(ValueRole::kDeferred))
+      deferred.insert(g.at(id).name);
     CHECK(deferred ==
           std::set<std::string>{"gated.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
   }
   // The head has computed its gradient in forward.
-  CHECK(head({}).weight_grad.empty());
-  CHECK(plan_deferred(head({})).bytes == 0);
+  CHECK(head_graph({}).weight_grad.empty());
+  CHECK(plan_deferred(head_graph({})).bytes == 0);
 }
 
 TEST_CASE("every parameter has exactly one operation that writes its gradient") {
-  const LayerGraph g = block({.biases = true, .qk_norm = true});
+  const LayerGraph g = block_graph({.biases = true, .qk_norm = true});
   std::multiset<ValueId> written;
   for (const auto* list : {&g.input_grad, &g.weight_grad})
     for (const Op& op : *list) written.insert(op.out.begin(), op.out.end());
-  for (const ValueId param : g.with_role(ValueRole::kParam)) {
+  for (const ValueId param : g.values_with_role(ValueRole::kParam)) {
     INFO(g.at(param).name);
     REQUIRE(g.at(param).grad >= 0);
     CHECK(g.at(g.at(param).grad).dims == g.at(param).dims);

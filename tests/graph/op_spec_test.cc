@@ -21,22 +21,15 @@ using namespace testing;
 /// Returns graphs whose lists together have every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
-  std::vector<LayerGraph> graphs{block(narrow),
-                                 block({.biases = true, .qk_norm = true}),
-                                 embedding({}),
-                                 head({}),
-                                 head({.biases = true}),
-                                 adapter_graph({}),
-                                 adapter_graph(narrow),
-                                 adapter_graph({.dropout = 0.5}),
-                                 magnitude_graph(narrow),
-                                 magnitude_graph({.biases = true}),
-                                 scale_graph(narrow),
-                                 softcap_graph(narrow),
-                                 whole_norm_graph(narrow),
-                                 head_norm_graph(narrow),
-                                 plain_mlp_graph(narrow),
-                                 plain_mlp_graph({})};
+  std::vector<LayerGraph> graphs{
+      block_graph(narrow),          block_graph({.biases = true, .qk_norm = true}),
+      embedding_graph({}),          head_graph({}),
+      head_graph({.biases = true}), adapter_graph({}),
+      adapter_graph(narrow),        adapter_graph({.dropout = 0.5}),
+      magnitude_graph(narrow),      magnitude_graph({.biases = true}),
+      scale_graph(narrow),          softcap_graph(narrow),
+      whole_norm_graph(narrow),     head_norm_graph(narrow),
+      plain_mlp_graph(narrow),      plain_mlp_graph({})};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp_graph(narrow, sequence));
     graphs.push_back(split_head_graph(narrow, sequence));
@@ -75,8 +68,8 @@ TEST_CASE("every kind of operation has an entry, whose fields do not contradict 
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
     // A result that may be in place of an operand must have its size.
-    if (spec.in_place >= 0) {
-      const std::string given = patterns.in.at(static_cast<size_t>(spec.in_place));
+    if (spec.in_place_input >= 0) {
+      const std::string given = patterns.in.at(static_cast<size_t>(spec.in_place_input));
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));
     }
     CHECK_FALSE((spec.must_not_recompute && spec.cheap_result >= 0));

@@ -30,7 +30,7 @@ class OwnedMemory {
       for (const ValueId id : written)
         if (overwrites_input(op, id))
           return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
-      for (const ValueId id : written) take(id);
+      for (const ValueId id : written) claim(id);
       for (const ValueId id : written)
         if (!holds(id)) return cat(op_text(graph_, op), ": results share bytes");
       end_read_by(op);
@@ -44,7 +44,7 @@ class OwnedMemory {
   }
 
   /// Marks a value as present before the list begins.
-  void mark_present(ValueId id) { take(id); }
+  void mark_present(ValueId id) { claim(id); }
 
  private:
   /// Ends the collective whose result an operation reads, and all collectives before it, because
@@ -74,7 +74,7 @@ class OwnedMemory {
     return true;
   }
 
-  bool meets(ValueId a, ValueId b) const {
+  bool overlap(ValueId a, ValueId b) const {
     return in_scratch(a) && in_scratch(b) && offset(a) < offset(b) + graph_.at(b).bytes() &&
            offset(b) < offset(a) + graph_.at(a).bytes();
   }
@@ -85,12 +85,12 @@ class OwnedMemory {
       const bool in_place = op.in[i] == in_place_input(op) && out == op.out[0] &&
                             offset(out) == offset(op.in[i]) &&
                             graph_.at(out).bytes() == graph_.at(op.in[i]).bytes();
-      if (meets(op.in[i], out) && !in_place) return true;
+      if (overlap(op.in[i], out) && !in_place) return true;
     }
     return false;
   }
 
-  void take(ValueId id) {
+  void claim(ValueId id) {
     if (!in_scratch(id)) return;
     for (int64_t b = 0; b < graph_.at(id).bytes(); ++b)
       owner_.at(static_cast<size_t>(offset(id) + b)) = id;

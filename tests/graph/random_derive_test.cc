@@ -58,7 +58,7 @@ TEST_CASE("gradients of values used many times are summed once per use, in rando
     INFO(list_text(g, g.forward) << "backward\n" << list_text(g, g.backward));
     const ValueId x = g.find(ValueRole::kInput, Port::kHidden);
     REQUIRE(grads.at(g.at(x).grad) == paths.at(x));
-    for (const ValueId param : g.with_role(ValueRole::kParam))
+    for (const ValueId param : g.values_with_role(ValueRole::kParam))
       REQUIRE(grads.at(g.at(param).grad) == paths.at(param));
   }
 }
@@ -80,7 +80,7 @@ TEST_CASE("every saved value of a random graph is read by its backward") {
   std::mt19937_64 random(13);
   for (int round = 0; round < sweep_rounds(200); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);
-    for (const ValueId id : g.with_role(ValueRole::kSaved)) {
+    for (const ValueId id : g.values_with_role(ValueRole::kSaved)) {
       bool read = false;
       for (const Op& op : g.backward)
         for (const ValueId in : op.in) read = read || in == id;

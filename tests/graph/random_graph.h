@@ -22,50 +22,52 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
   const int64_t n = 4 * static_cast<int64_t>(1 + below(6));
   const int64_t d = static_cast<int64_t>(1 + below(40));
   GraphBuilder g("random", n, 4);
-  std::vector<ValueId> made{g.input(Port::kHidden, DType::kF32, {n, d}, "x")};
+  std::vector<ValueId> values{g.input(Port::kHidden, DType::kF32, {n, d}, "x")};
   std::vector<int> readers{0};
   int params = 0;
   const auto param = [&](Dims dims) { return g.param(cat("p", params++), std::move(dims)); };
-  const auto pick = [&] {
-    const size_t at = below(made.size());
+  const auto read_value = [&] {
+    const size_t at = below(values.size());
     ++readers[at];
-    return made[at];
+    return values[at];
   };
-  const auto put = [&](ValueId id) {
-    made.push_back(id);
+  const auto add_value = [&](ValueId id) {
+    values.push_back(id);
     readers.push_back(0);
   };
   for (int i = 0; i < steps; ++i) {
     const auto width = static_cast<int64_t>(1 + below(30));
     switch (below(6)) {
       case 0:
-        put(ops::rms_norm(g, pick(), param({d}), {1e-5}));
+        add_value(ops::rms_norm(g, read_value(), param({d}), {1e-5}));
         break;
       case 1:
-        put(ops::linear(g, pick(), param({d, d}), below(2) ? param({d}) : -1));
+        add_value(ops::linear(g, read_value(), param({d, d}), below(2) ? param({d}) : -1));
         break;
       case 2:
-        put(ops::add(g, pick(), pick()));
+        add_value(ops::add(g, read_value(), read_value()));
         break;
       case 4:
-        put(ops::scale(g, pick(), -0.5));
+        add_value(ops::scale(g, read_value(), -0.5));
         break;
       case 3:
-        put(ops::linear(g,
-                        ops::gated_activation(g, ops::linear(g, pick(), param({2 * width, d})),
-                                              Activation::kSilu),
-                        param({d, width})));
+        add_value(ops::linear(
+            g,
+            ops::gated_activation(g, ops::linear(g, read_value(), param({2 * width, d})),
+                                  Activation::kSilu),
+            param({d, width})));
         break;
       default: {
-        const auto [sum, norm] = ops::add_rms_norm(g, pick(), pick(), param({d}), {1e-5});
-        put(sum);
-        put(norm);
+        const auto [sum, norm] =
+            ops::add_rms_norm(g, read_value(), read_value(), param({d}), {1e-5});
+        add_value(sum);
+        add_value(norm);
       }
     }
   }
   ValueId total = -1;
-  for (size_t i = 0; i < made.size(); ++i)
-    if (readers[i] == 0) total = total < 0 ? made[i] : ops::add(g, total, made[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (readers[i] == 0) total = total < 0 ? values[i] : ops::add(g, total, values[i]);
   g.output(ops::add(g, total, ops::linear(g, total, param({d, d}))), Port::kHidden);
   return g.finish(true, recompute);
 }

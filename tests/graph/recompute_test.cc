@@ -101,18 +101,18 @@ const LayerGraph& recomputed_block(BlockShape shape, const RecomputePolicy& poli
   shape.recompute = policy;
   for (const auto& [of, graph] : made)
     if (of == shape) return graph;
-  return made.emplace_back(shape, testing::block(shape)).second;
+  return made.emplace_back(shape, testing::block_graph(shape)).second;
 }
 
-double cost(const LayerGraph& g, const std::vector<Op>& list) {
+double sum_costs(const LayerGraph& g, const std::vector<Op>& list) {
   double sum = 0;
   for (const Op& op : list) sum += op_cost(g, op);
   return sum;
 }
 
-double operations(const LayerGraph& g, const std::vector<Op>& list) {
+double sum_flops(const LayerGraph& g, const std::vector<Op>& list) {
   double sum = 0;
-  for (const Op& op : list) sum += flops(g, op);
+  for (const Op& op : list) sum += op_flops(g, op);
   return sum;
 }
 
@@ -172,10 +172,10 @@ class Expressions {
 
 /// Returns the gradients of the parameters and of the input, as expressions, in the order of the
 /// values.
-std::vector<size_t> gradients(const LayerGraph& g) {
+std::vector<size_t> gradient_expressions(const LayerGraph& g) {
   const Expressions expressions(g);
   std::vector<size_t> found;
-  for (const ValueId id : g.with_role(ValueRole::kParam))
+  for (const ValueId id : g.values_with_role(ValueRole::kParam))
     found.push_back(expressions.at(g.at(id).grad));
   found.push_back(expressions.at(g.find(ValueRole::kInputGrad, Port::kHidden)));
   return found;
@@ -183,10 +183,10 @@ std::vector<size_t> gradients(const LayerGraph& g) {
 
 TEST_CASE("gradients of a block are the same functions of the same numbers under every policy") {
   for (const BlockShape& shape : family_shapes()) {
-    const auto plain = gradients(recomputed_block(shape, kNone));
+    const auto plain = gradient_expressions(recomputed_block(shape, kNone));
     CHECK(std::set<size_t>(plain.begin(), plain.end()).size() == plain.size());
     for (const RecomputePolicy& policy : kPolicies)
-      CHECK(gradients(recomputed_block(shape, policy)) == plain);
+      CHECK(gradient_expressions(recomputed_block(shape, policy)) == plain);
   }
 }
 
@@ -197,11 +197,11 @@ TEST_CASE(
       std::mt19937_64 random(seed);
       return random_graph(random, 1 + static_cast<int>(seed) % 12, policy);
     };
-    const auto plain = gradients(made(kNone));
+    const auto plain = gradient_expressions(made(kNone));
     for (const RecomputePolicy& policy : {kPolicies[2], kSelective, kFull}) {
       const LayerGraph g = made(policy);
       INFO(list_text(g, g.forward) << "backward\n" << list_text(g, g.backward));
-      REQUIRE(gradients(g) == plain);
+      REQUIRE(gradient_expressions(g) == plain);
     }
   }
 }
@@ -229,7 +229,7 @@ TEST_CASE("saved values are read, and recomputed values are read soon after") {
       const auto reads = [&](const Op& op, ValueId id) {
         return std::find(op.in.begin(), op.in.end(), id) != op.in.end();
       };
-      for (const ValueId id : g.with_role(ValueRole::kSaved))
+      for (const ValueId id : g.values_with_role(ValueRole::kSaved))
         CHECK(std::any_of(g.backward.begin(), g.backward.end(),
                           [&](const Op& op) { return reads(op, id); }));
       for (size_t i = 0; i < g.backward.size(); ++i) {
@@ -374,12 +374,12 @@ TEST_CASE("recomputed operations add to the cost of the list, and to nothing els
       const LayerGraph& g = recomputed_block(shape, policy);
       double again = 0;
       double plain_again = 0;
-      for (const Op& op : g.backward) again += is_recomputed(g, op) ? flops(g, op) : 0.0;
+      for (const Op& op : g.backward) again += is_recomputed(g, op) ? op_flops(g, op) : 0.0;
       for (const Op& op : plain.backward)
-        plain_again += is_recomputed(plain, op) ? flops(plain, op) : 0.0;
-      CHECK(operations(g, g.backward) - again ==
-            Approx(operations(plain, plain.backward) - plain_again).epsilon(1e-12));
-      CHECK(operations(g, g.forward) == operations(plain, plain.forward));
+        plain_again += is_recomputed(plain, op) ? op_flops(plain, op) : 0.0;
+      CHECK(sum_flops(g, g.backward) - again ==
+            Approx(sum_flops(plain, plain.backward) - plain_again).epsilon(1e-12));
+      CHECK(sum_flops(g, g.forward) == sum_flops(plain, plain.forward));
     }
   }
 }
@@ -388,12 +388,13 @@ TEST_CASE("selective recompute stays within its budget, and more budget never ke
           "[long]") {
   for (const BlockShape& shape : family_shapes()) {
     const LayerGraph& plain = recomputed_block(shape, kNone);
-    const double forward = cost(plain, plain.forward);
+    const double forward = sum_costs(plain, plain.forward);
     int64_t before = plan_saved(plain).bytes;
     for (int step = 0; step <= 20; ++step) {
       const double budget = 0.05 * step;
       const LayerGraph& g = recomputed_block(shape, {RecomputeLevel::kSelective, budget});
-      CHECK(cost(g, g.backward) - cost(plain, plain.backward) <= budget * forward * (1 + 1e-12));
+      CHECK(sum_costs(g, g.backward) - sum_costs(plain, plain.backward) <=
+            budget * forward * (1 + 1e-12));
       CHECK(plan_saved(g).bytes <= before);
       before = plan_saved(g).bytes;
     }
@@ -407,11 +408,12 @@ TEST_CASE("the default budget recomputes gate and up in every family, at less th
     const LayerGraph& plain = recomputed_block(shape, kNone);
     const LayerGraph& selective = recomputed_block(shape, kSelective);
     const LayerGraph& full = recomputed_block(shape, kFull);
-    CHECK(selective.at(named(selective, "gu.out")).role == ValueRole::kTemp);
+    CHECK(selective.at(value_named(selective, "gu.out")).role == ValueRole::kTemp);
     CHECK(10 * plan_saved(selective).bytes <= 3 * plan_saved(plain).bytes);
-    CHECK(cost(selective, selective.backward) < cost(full, full.backward));
+    CHECK(sum_costs(selective, selective.backward) < sum_costs(full, full.backward));
     // Running the whole forward list again would cost more than full recompute does.
-    CHECK(cost(full, full.backward) - cost(plain, plain.backward) < cost(full, full.forward));
+    CHECK(sum_costs(full, full.backward) - sum_costs(plain, plain.backward) <
+          sum_costs(full, full.forward));
   }
 }
 
@@ -420,7 +422,7 @@ TEST_CASE(
     "long") {
   const auto attention_again = [](const BlockShape& shape) {
     const LayerGraph& g = recomputed_block(shape, kSelective);
-    return g.at(named(g, "attention.out")).role != ValueRole::kSaved;
+    return g.at(value_named(g, "attention.out")).role != ValueRole::kSaved;
   };
   CHECK(attention_again(smollm2(256)));
   CHECK_FALSE(attention_again(smollm2(4096)));
@@ -440,8 +442,8 @@ TEST_CASE(
                                           .feed_forward = 3072,
                                           .qk_norm = true},
                                          {RecomputeLevel::kSelective, 0.1});
-  CHECK(g.at(named(g, "qkv.out")).role == ValueRole::kSaved);
-  CHECK(g.at(named(g, "rope.out")).role == ValueRole::kTemp);
+  CHECK(g.at(value_named(g, "qkv.out")).role == ValueRole::kSaved);
+  CHECK(g.at(value_named(g, "rope.out")).role == ValueRole::kTemp);
 }
 
 TEST_CASE("a head's loss is never recomputed") {
@@ -453,7 +455,7 @@ TEST_CASE("a head's loss is never recomputed") {
     ops::linear_cross_entropy(b, y, b.param("w", {32, 16}), labels, {});
     const LayerGraph g = b.finish(true, policy);
     for (const Op& op : g.backward) CHECK(op.kind != OpKind::kLinearCrossEntropy);
-    CHECK(g.at(named(g, "d_n.out")).role == ValueRole::kSaved);
+    CHECK(g.at(value_named(g, "d_n.out")).role == ValueRole::kSaved);
   }
 }
 

@@ -34,8 +34,8 @@ const BlockShape kShapes[] = {
 
 TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten") {
   for (const BlockShape& shape : kShapes) {
-    for (const LayerGraph& g :
-         {block(shape), head(shape), embedding(shape), block(shape, false), head(shape, false)}) {
+    for (const LayerGraph& g : {block_graph(shape), head_graph(shape), embedding_graph(shape),
+                                block_graph(shape, false), head_graph(shape, false)}) {
       INFO(g.name);
       CHECK(scratch_fault(g, g.forward).empty());
       CHECK(scratch_fault(g, g.backward).empty());
@@ -63,7 +63,7 @@ TEST_CASE(
 
 /// Returns all layers of the families, whole and of one tensor-parallel rank.
 std::vector<LayerGraph> all_layers(const BlockShape& shape) {
-  std::vector<LayerGraph> graphs{block(shape), head(shape), embedding(shape)};
+  std::vector<LayerGraph> graphs{block_graph(shape), head_graph(shape), embedding_graph(shape)};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp_graph(shape, sequence));
     graphs.push_back(split_head_graph(shape, sequence));
@@ -87,7 +87,7 @@ TEST_CASE("exactly those results of input gradients are deferred that weight gra
       for (const Op& op : g.weight_grad)
         for (const ValueId id : op.in)
           if (made.contains(id) && g.at(id).role != ValueRole::kInputGrad) crossing.insert(id);
-      const std::vector<ValueId> deferred = g.with_role(ValueRole::kDeferred);
+      const std::vector<ValueId> deferred = g.values_with_role(ValueRole::kDeferred);
       CHECK(crossing == std::set<ValueId>(deferred.begin(), deferred.end()));
       found += crossing.size();
     }
@@ -99,16 +99,16 @@ TEST_CASE(
     "values smaller than their operands") {
   const auto deferred = [](const LayerGraph& g) {
     std::set<std::string> names;
-    for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);
+    for (const ValueId id : g.values_with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);
     return names;
   };
   const std::set<std::string> gradients{"d_gu.out", "d_n2.sum", "d_qkv.out"};
   std::set<std::string> all = gradients;
   all.insert("gated.out.again");
-  CHECK(deferred(block({})) == all);
+  CHECK(deferred(block_graph({})) == all);
   all.insert({"n1.out.again", "attention.out.again", "n2.out.again"});
-  CHECK(deferred(block({.recompute = {RecomputeLevel::kFull}})) == all);
-  CHECK(deferred(block({}, false)).empty());
+  CHECK(deferred(block_graph({.recompute = {RecomputeLevel::kFull}})) == all);
+  CHECK(deferred(block_graph({}, false)).empty());
 }
 
 TEST_CASE("in the interleaved list deferred values are scratch like temporaries") {
@@ -127,7 +127,7 @@ TEST_CASE("in the interleaved list deferred values are scratch like temporaries"
 
 /// Joins two plans of one list, one after the other in one memory: first the offsets of `scratch`,
 /// then of `other`.
-ScratchPlan joined(const ScratchPlan& scratch, const ScratchPlan& other) {
+ScratchPlan join_plans(const ScratchPlan& scratch, const ScratchPlan& other) {
   ScratchPlan both = scratch;
   for (size_t i = 0; i < other.offset.size(); ++i) {
     if (other.offset[i] < 0) continue;
@@ -145,21 +145,21 @@ TEST_CASE(
     for (const LayerGraph& g : all_layers(shape)) {
       INFO(g.name);
       const ScratchPlan deferred = plan_deferred(g);
-      const ScratchPlan inputs = joined(plan_scratch(g, g.input_grad), deferred);
-      const ScratchPlan weights = joined(plan_scratch(g, g.weight_grad), deferred);
+      const ScratchPlan inputs = join_plans(plan_scratch(g, g.input_grad), deferred);
+      const ScratchPlan weights = join_plans(plan_scratch(g, g.weight_grad), deferred);
       CHECK(OwnedMemory(g, inputs).run(g.input_grad) == "");
       OwnedMemory memory(g, weights);
-      for (const ValueId id : g.with_role(ValueRole::kDeferred)) memory.mark_present(id);
+      for (const ValueId id : g.values_with_role(ValueRole::kDeferred)) memory.mark_present(id);
       CHECK(memory.run(g.weight_grad) == "");
     }
 }
 
 TEST_CASE("an operation of the interleaved list does not run in place if its result is deferred") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   const ScratchPlan inputs = plan_scratch(g, g.input_grad);
-  CHECK(plan_scratch(g, g.backward).offset[static_cast<size_t>(named(g, "d_qkv.out"))] >= 0);
-  CHECK(inputs.offset[static_cast<size_t>(named(g, "d_qkv.out"))] == -1);
-  CHECK(inputs.offset[static_cast<size_t>(named(g, "d_rope.out"))] >= 0);
+  CHECK(plan_scratch(g, g.backward).offset[static_cast<size_t>(value_named(g, "d_qkv.out"))] >= 0);
+  CHECK(inputs.offset[static_cast<size_t>(value_named(g, "d_qkv.out"))] == -1);
+  CHECK(inputs.offset[static_cast<size_t>(value_named(g, "d_rope.out"))] >= 0);
 }
 
 /// Returns a graph with a = x w; y = sum of a over two ranks; b = a' w3, where a' is x, or with
@@ -180,14 +180,14 @@ TEST_CASE(
   LayerGraph g = all_reduce_graph(false);
   CHECK(scratch_fault(g, g.forward) == "");
   ScratchPlan plan = plan_scratch(g, g.forward);
-  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] ==
-        plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+  CHECK(plan.offset[static_cast<size_t>(value_named(g, "a.out"))] ==
+        plan.offset[static_cast<size_t>(value_named(g, "a.out.summed"))]);
   CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a with its sum, b, and the product of the sum
   g = all_reduce_graph(true);
   CHECK(scratch_fault(g, g.forward) == "");
   plan = plan_scratch(g, g.forward);
-  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] !=
-        plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+  CHECK(plan.offset[static_cast<size_t>(value_named(g, "a.out"))] !=
+        plan.offset[static_cast<size_t>(value_named(g, "a.out.summed"))]);
 }
 
 TEST_CASE("logits of two chunks are in memory at once, however many there are") {
@@ -212,7 +212,7 @@ TEST_CASE("no kernel of a random graph finds an operand overwritten") {
 }
 
 TEST_CASE("the memory that these tests simulate notices values that overlap") {
-  const LayerGraph g = block({});
+  const LayerGraph g = block_graph({});
   ScratchPlan plan = plan_scratch(g, g.backward);
   int noticed = 0;
   int tried = 0;
@@ -237,7 +237,7 @@ TEST_CASE("the memory that these tests simulate notices values that overlap") {
 
 TEST_CASE("scratch holds temporaries and workspaces of the list, aligned, and nothing else") {
   for (const BlockShape& shape : kShapes) {
-    const LayerGraph g = block(shape);
+    const LayerGraph g = block_graph(shape);
     for (const auto& list : {g.forward, g.backward}) {
       std::set<ValueId> used;
       for (const Op& op : list) {
@@ -257,16 +257,16 @@ TEST_CASE("scratch holds temporaries and workspaces of the list, aligned, and no
 }
 
 TEST_CASE("rotation, its gradient and addition run in place when nothing reads their input again") {
-  LayerGraph g = block({});
+  LayerGraph g = block_graph({});
   const ScratchPlan backward = plan_scratch(g, g.backward);
-  CHECK(backward.offset[static_cast<size_t>(named(g, "d_qkv.out"))] ==
-        backward.offset[static_cast<size_t>(named(g, "d_rope.out"))]);
-  g = block({}, false);  // rope.out is not saved, so both are scratch
+  CHECK(backward.offset[static_cast<size_t>(value_named(g, "d_qkv.out"))] ==
+        backward.offset[static_cast<size_t>(value_named(g, "d_rope.out"))]);
+  g = block_graph({}, false);  // rope.out is not saved, so both are scratch
   const ScratchPlan forward = plan_scratch(g, g.forward);
-  CHECK(forward.offset[static_cast<size_t>(named(g, "rope.out"))] ==
-        forward.offset[static_cast<size_t>(named(g, "qkv.out"))]);
+  CHECK(forward.offset[static_cast<size_t>(value_named(g, "rope.out"))] ==
+        forward.offset[static_cast<size_t>(value_named(g, "qkv.out"))]);
   // The sum is the layer's output, so it has no offset in scratch.
-  CHECK(forward.offset[static_cast<size_t>(named(g, "sum"))] == -1);
+  CHECK(forward.offset[static_cast<size_t>(value_named(g, "sum"))] == -1);
 }
 
 /// Returns a graph with x, then a = x w; b = a + a; c = b + a with `again`, else c = b; out = c w2.
@@ -290,13 +290,13 @@ TEST_CASE("an input that is read again is not overwritten; a chain of additions 
 }
 
 TEST_CASE("an empty list of operations needs no scratch") {
-  const LayerGraph g = embedding({}, false);
+  const LayerGraph g = embedding_graph({}, false);
   CHECK(plan_scratch(g, g.backward).bytes == 0);
 }
 
 TEST_CASE("saved values are stored one after another, aligned, and only these") {
   for (const BlockShape& shape : kShapes) {
-    const LayerGraph g = block(shape);
+    const LayerGraph g = block_graph(shape);
     const ScratchPlan plan = plan_saved(g);
     int64_t end = 0;
     for (size_t i = 0; i < g.values.size(); ++i) {
@@ -314,13 +314,13 @@ TEST_CASE("saved values are stored one after another, aligned, and only these") 
 TEST_CASE(
     "saved values that weight gradients do not read are stored apart from those that they do") {
   for (const BlockShape& shape : kShapes) {
-    const LayerGraph g = block(shape);
+    const LayerGraph g = block_graph(shape);
     std::set<ValueId> read;
     for (const Op& op : g.weight_grad) read.insert(op.in.begin(), op.in.end());
     const ScratchPlan early = plan_saved(g, SavedValueReader::kInputGrad),
                       late = plan_saved(g, SavedValueReader::kWeightGrad);
     CHECK(early.bytes + late.bytes == plan_saved(g).bytes);
-    for (const ValueId id : g.with_role(ValueRole::kSaved)) {
+    for (const ValueId id : g.values_with_role(ValueRole::kSaved)) {
       CAPTURE(g.at(id).name);
       const auto at = static_cast<size_t>(id);
       CHECK((read.contains(id) ? early : late).offset[at] == -1);
@@ -329,7 +329,8 @@ TEST_CASE(
   }
   // The statistics of both norms; the rotated queries, keys and values; the statistics of
   // attention; gate and up.
-  CHECK(plan_saved(block({}), SavedValueReader::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
+  CHECK(plan_saved(block_graph({}), SavedValueReader::kInputGrad).bytes ==
+        64 + 64 + 1024 + 128 + 1536);
 }
 
 }  // namespace

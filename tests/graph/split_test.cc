@@ -139,20 +139,20 @@ TEST_CASE(
     "16-bit logits") {
   const LayerGraph g = split_head_graph({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
   for (const char* name : {"logits.0", "statistics.0", "label_logit.0", "statistics.0.gathered"})
-    CHECK(g.at(named(g, name)).dtype == DType::kF32);
-  CHECK(g.at(named(g, "logits.0")).dims == Dims{3, 16});
-  CHECK(g.at(named(g, "d_n.out.gathered")).dtype == DType::kBF16);
+    CHECK(g.at(value_named(g, name)).dtype == DType::kF32);
+  CHECK(g.at(value_named(g, "logits.0")).dims == Dims{3, 16});
+  CHECK(g.at(value_named(g, "d_n.out.gathered")).dtype == DType::kBF16);
 }
 
 TEST_CASE("the operations of a split head count the matrix multiplications of their chunk") {
   const LayerGraph g = split_head_graph({}, true), evaluate = split_head_graph({}, true, false);
-  CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
-  CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
-  CHECK(flops(evaluate, evaluate.forward[6]) == 3);
+  CHECK(op_flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
+  CHECK(op_flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
+  CHECK(op_flops(evaluate, evaluate.forward[6]) == 3);
   // A bias is added to each logit, and its gradient sums over each logit.
   const LayerGraph biased = split_head_graph({.biases = true}, true);
   for (const size_t op : {size_t{2}, size_t{6}})
-    CHECK(flops(biased, biased.forward[op]) == flops(g, g.forward[op]) + 3 * 16);
+    CHECK(op_flops(biased, biased.forward[op]) == op_flops(g, g.forward[op]) + 3 * 16);
 }
 
 TEST_CASE("the gradient of data moved among ranks is moved back, over the same axis") {

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-int64_t aligned(int64_t bytes, int64_t alignment) {
+int64_t align_up(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
@@ -69,7 +69,7 @@ TEST_CASE(
       fullest = std::max(fullest, live);
     }
     int64_t all = 0;
-    for (const StorageRequest& r : requests) all += r.first <= r.last ? aligned(r.bytes, 64) : 0;
+    for (const StorageRequest& r : requests) all += r.first <= r.last ? align_up(r.bytes, 64) : 0;
     REQUIRE(bytes >= fullest);
     REQUIRE(bytes <= all);
     REQUIRE(bytes % 64 == 0);
@@ -86,7 +86,7 @@ TEST_CASE("most arenas are as small as the peak") {
     for (int64_t at = 0; at < 64; ++at) {
       int64_t live = 0;
       for (const StorageRequest& r : requests)
-        live += is_alive_at(r, at) ? aligned(r.bytes, 64) : 0;
+        live += is_alive_at(r, at) ? align_up(r.bytes, 64) : 0;
       fullest = std::max(fullest, live);
     }
     smallest += pack_storage(requests, 64).bytes == fullest ? 1 : 0;
@@ -170,7 +170,7 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
   for (int64_t at = -1; at < 64; ++at) {
     int64_t live = 0;
     for (size_t i = 0; i < requests.size(); ++i)
-      live += moved[i] < 0 && is_alive_at(requests[i], at) ? aligned(requests[i].bytes, 64) : 0;
+      live += moved[i] < 0 && is_alive_at(requests[i], at) ? align_up(requests[i].bytes, 64) : 0;
     fullest = std::max(fullest, live);
   }
   return fullest;

@@ -46,14 +46,14 @@ std::set<std::string> names_in_manual() {
 }
 
 TEST_CASE("the manual's table names what a resume may change, and nothing else") {
-  const std::vector<std::string>& all = always_may_change();
+  const std::vector<std::string>& all = changeable_fields();
   REQUIRE(names_in_manual() == std::set<std::string>(all.begin(), all.end()));
 }
 
 TEST_CASE("keys whose values are compared under other names are not compared twice") {
   const RunManifest before = recorded_run_of(R"({"train": {"learning_rate": 0.1}})");
   const RunManifest now = recorded_run_of(R"({"train": {"learning_rate": 0.2}})");
-  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  REQUIRE(check_resume("run.json", before, now, {}).empty());
 }
 
 TEST_CASE(
@@ -63,11 +63,11 @@ TEST_CASE(
   RunManifest now =
       recorded_run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
   now.topology = {{"data", 3}};
-  REQUIRE(admit_resume("run.json", before, now, {}) ==
+  REQUIRE(check_resume("run.json", before, now, {}) ==
           std::vector<std::string>{
               "config.threads: was 1, is now 2", "config.train.log.every: was 1, is now 5",
               "config.train.steps: was 4, is now 8", "topology.data: was 2, is now 3"});
-  REQUIRE(admit_resume("run.json", before, before, {}).empty());
+  REQUIRE(check_resume("run.json", before, before, {}).empty());
 }
 
 TEST_CASE("the degree of tensor parallelism may change, whichever name it has") {
@@ -79,7 +79,7 @@ TEST_CASE("the degree of tensor parallelism may change, whichever name it has") 
       recorded_run_of(R"({"parallel": {"tensor": 4}, "tensor_parallel": {"autotp_size": 0}, )"
                       R"("sequence_parallel_size": 0})");
   now.topology.emplace_back("tensor", 4);
-  REQUIRE(admit_resume("run.json", before, now, {}) ==
+  REQUIRE(check_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"config.parallel.tensor: was 2, is now 4",
                                    "config.sequence_parallel_size: was 1, is now 0",
                                    "config.tensor_parallel.autotp_size: was 2, is now 0",
@@ -87,7 +87,7 @@ TEST_CASE("the degree of tensor parallelism may change, whichever name it has") 
   // The checkpoint comes without the config that it was written under.
   CheckpointMeta saved;
   saved.topology = {{"world_size", 4}, {"data", 2}, {"tensor", 2}};
-  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
+  REQUIRE(check_resume("c", recorded_run(saved, now), now, {}) ==
           std::vector<std::string>{"topology.tensor: was 2, is now 4"});
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("a resume may change the states' precision, and reports what that does
   const RunManifest now = recorded_run_of(
       R"({"bf16": {"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}})");
   REQUIRE(
-      admit_resume("run.json", before, now, {}) ==
+      check_resume("run.json", before, now, {}) ==
       std::vector<std::string>{"config.bf16.bf16_master_weights_and_grads: was false, is now true",
                                "config.bf16.bf16_optimizer_states: was false, is now true"});
   REQUIRE(conversion_notice("out/step-9", {DType::kF32, DType::kBF16, {"exp_avg", "exp_avg_sq"}}) ==
@@ -111,9 +111,9 @@ TEST_CASE(
     "a resume reports that the library of matrix multiplication changed, if the run recorded one") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.matmul_libraries = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
-  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  REQUIRE(check_resume("run.json", before, now, {}).empty());
   before.matmul_libraries = {{"bf16", "widened to fp32"}, {"fp32", "mkl"}};
-  REQUIRE(admit_resume("run.json", before, now, {}) ==
+  REQUIRE(check_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"products.bf16: was widened to fp32, is now onednn 3.2.0",
                                    "products.fp32: was mkl, is now openblas 0.3.34"});
 }
@@ -121,9 +121,9 @@ TEST_CASE(
 TEST_CASE("a resume may change how sums over ranks are computed, and reports it") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.reduction = "nccl";
-  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  REQUIRE(check_resume("run.json", before, now, {}).empty());
   before.reduction = "rank order, fp32";
-  REQUIRE(admit_resume("run.json", before, now, {}) ==
+  REQUIRE(check_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"sums: was rank order, fp32, is now nccl"});
 }
 
@@ -135,7 +135,7 @@ TEST_CASE(
   const RunManifest now =
       recorded_run_of(R"({"train": {"seed": 2}, "train_batch_size": 16, "threads_of_it": 2})");
   try {
-    admit_resume("out/run.json", before, now, {"config.train"});
+    check_resume("out/run.json", before, now, {"config.train"});
     FAIL("it was admitted");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kUsage);
@@ -144,7 +144,7 @@ TEST_CASE(
             "  config.threads_of_it: was 1, is now 2\n"
             "  config.train_batch_size: was 8, is now 16");
   }
-  REQUIRE(admit_resume("run.json", before, now, {"config"}).empty());
+  REQUIRE(check_resume("run.json", before, now, {"config"}).empty());
 }
 
 TEST_CASE("known fields of an imported run are compared, and unknown ones are reported") {
@@ -163,7 +163,7 @@ TEST_CASE("known fields of an imported run are compared, and unknown ones are re
           "out/step-9: was imported from DeepSpeed; not known: tokens, seed; the data continues "
           "where step 9 of this config ends");
   try {
-    admit_resume("c", recorded_run(saved, now), now, {});
+    check_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");
   } catch (const Error& error) {
     REQUIRE(error.message() ==
@@ -184,7 +184,7 @@ TEST_CASE("a checkpoint's record of the run is compared like run.json") {
   saved.data_fingerprint = "bb";
   saved.topology = {{"data", 4}};
   saved.extra[kConfigRecord] = R"({"train": {"seed": 1, "steps": 4}, "optimizer": {"lr": 0.1}})";
-  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
+  REQUIRE(check_resume("c", recorded_run(saved, now), now, {}) ==
           std::vector<std::string>{"config.train.steps: was 4, is now 8",
                                    "topology.data: was 4, is now 2"});
   saved.seed = 5;
@@ -192,7 +192,7 @@ TEST_CASE("a checkpoint's record of the run is compared like run.json") {
   saved.data_fingerprint = "dd";
   saved.extra[kConfigRecord] = R"({"train": {"seed": 5, "steps": 4}, "optimizer": {"lr": 0.2}})";
   try {
-    admit_resume("c", recorded_run(saved, now), now, {});
+    check_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");
   } catch (const Error& error) {
     REQUIRE(error.message() ==
@@ -205,8 +205,8 @@ TEST_CASE("a checkpoint's record of the run is compared like run.json") {
   // The policy does not compare what a checkpoint lacks, except the seed, which every one has.
   CheckpointMeta bare;
   bare.seed = 2;
-  REQUIRE(admit_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());
-  REQUIRE_THROWS_AS(admit_resume("c", recorded_run(bare, now), now, {}), Error);
+  REQUIRE(check_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());
+  REQUIRE_THROWS_AS(check_resume("c", recorded_run(bare, now), now, {}), Error);
 }
 
 TEST_CASE("a key that is newer than the record and has its default counts as unchanged") {
@@ -221,15 +221,15 @@ TEST_CASE("a key that is newer than the record and has its default counts as unc
   REQUIRE(older["data"].erase("train_weights") == 1);
   REQUIRE(older.erase("recompute") == 1);
   const RunManifest before = recorded_run_of(older.dump());
-  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  REQUIRE(check_resume("run.json", before, now, {}).empty());
   CheckpointMeta saved;
   saved.seed = static_cast<uint64_t>(config.train.seed);
   saved.extra[kConfigRecord] = older.dump();
-  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}).empty());
+  REQUIRE(check_resume("c", recorded_run(saved, now), now, {}).empty());
   config.adapter.use_dora = true;
   const RunManifest other = recorded_run_of(effective_json(config));
   for (const RunManifest& recorded : {before, recorded_run(saved, other)}) try {
-      admit_resume("run.json", recorded, other, {});
+      check_resume("run.json", recorded, other, {});
       FAIL("it was admitted");
     } catch (const Error& error) {
       REQUIRE(error.message() ==
@@ -243,9 +243,9 @@ TEST_CASE("data whose files were moved counts as unchanged") {
   RunManifest now = recorded_run_of(R"({"data": {"train": ["/b/x.bin"]}})");
   before.data["train"] = {.path = "/a/x.bin", .bytes = 10, .fingerprint = "1234"};
   now.data["train"] = {.path = "/b/x.bin", .bytes = 10, .fingerprint = "1234"};
-  REQUIRE(admit_resume("run.json", before, now, {}).size() == 1);
+  REQUIRE(check_resume("run.json", before, now, {}).size() == 1);
   now.data["train"].fingerprint = "5678";
-  REQUIRE_THROWS_AS(admit_resume("run.json", before, now, {}), Error);
+  REQUIRE_THROWS_AS(check_resume("run.json", before, now, {}), Error);
 }
 
 }  // namespace

@@ -20,11 +20,11 @@ const std::vector<DType> kTypes{DType::kF32, DType::kBF16, DType::kF16};
 const std::vector<DType> kFlatNarrow{DType::kBF16, DType::kF16};
 
 /// A flat range of numbers in one dtype.
-class Range {
+class FlatRange {
  public:
-  Range(DType dtype, size_t count)
+  FlatRange(DType dtype, size_t count)
       : dtype_(dtype), bytes_(count * static_cast<size_t>(dtype_bytes(dtype))) {}
-  Range(DType dtype, const std::vector<double>& values) : Range(dtype, values.size()) {
+  FlatRange(DType dtype, const std::vector<double>& values) : FlatRange(dtype, values.size()) {
     for (size_t i = 0; i < values.size(); ++i) {
       const double v = rounded(values[i], dtype);
       const uint16_t bits = is_narrow(dtype) ? bits_of(v, dtype) : uint16_t{0};
@@ -54,7 +54,7 @@ class Range {
 
 /// Returns numbers of all magnitudes that fp32 has. Half of them lie exactly between two numbers of
 /// the 16-bit dtype `towards`, so that rounding has to break a tie.
-std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
+std::vector<double> numbers_with_ties(int64_t count, DType towards, uint64_t seed) {
   const Array mantissas = random_array({count}, seed), exponents = random_array({count}, seed + 1);
   std::vector<double> values;
   for (size_t i = 0; i < mantissas.data.size(); ++i) {
@@ -74,8 +74,9 @@ TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtyp
       for (const DType to : kTypes)
         for (const int64_t count : {1, 7, 16, 1003, 200003}) {
           CAPTURE(dtype_name(from), dtype_name(to), count);
-          const std::vector<double> values = numbers(count, is_narrow(to) ? to : DType::kBF16, 3);
-          Range source(from, values), target(to, static_cast<size_t>(count));
+          const std::vector<double> values =
+              numbers_with_ties(count, is_narrow(to) ? to : DType::kBF16, 3);
+          FlatRange source(from, values), target(to, static_cast<size_t>(count));
           convert(source.data(), from, target.data(), to, count);
           int64_t wrong = 0;
           for (size_t i = 0; i < values.size(); ++i) wrong += target[i] != rounded(source[i], to);
@@ -134,7 +135,7 @@ TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
       for (const DType from : kTypes) {
         constexpr int64_t kCount = 100003;
         CAPTURE(dtype_name(to), dtype_name(from));
-        Range target(to, random_array({kCount}, 1).data),
+        FlatRange target(to, random_array({kCount}, 1).data),
             source(from, random_array({kCount}, 2).data);
         std::vector<double> expected;
         for (size_t i = 0; i < kCount; ++i)
@@ -153,7 +154,7 @@ TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbe
     for (const DType dtype : kFlatNarrow)
       for (const int64_t count : {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kGradientNormGroup + 77,
                                   100 * kGradientNormGroup}) {
-        Range narrow(dtype, random_array({count}, 5).data),
+        FlatRange narrow(dtype, random_array({count}, 5).data),
             wide(DType::kF32, static_cast<size_t>(count));
         convert(narrow.data(), dtype, wide.data(), DType::kF32, count);
         const double a = sum_of_squares(narrow.data(), dtype, count);

@@ -47,7 +47,7 @@ uint64_t seed_of(const std::string& name) {
 }
 
 /// Returns random weights of size about 1 / sqrt(inputs); weights of norms are around 1.
-Array parameter(const TensorInfo& tensor) {
+Array initial_parameter(const TensorInfo& tensor) {
   Array array = random_array(tensor.shape, seed_of(tensor.name));
   const bool matrix = tensor.shape.size() == 2;
   const bool norm = tensor.name.find("norm") != std::string::npos;
@@ -94,7 +94,8 @@ Lockstep::Lockstep(std::vector<ModelDescription> ranks)
     memory_[rank].resize(ranks_[rank].layers.size());
     for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer) {
       allocate(rank, layer);
-      fill_parameters(rank, layer, [](const TensorInfo& tensor) { return parameter(tensor).data; });
+      fill_parameters(rank, layer,
+                      [](const TensorInfo& tensor) { return initial_parameter(tensor).data; });
     }
   }
 }
@@ -317,12 +318,13 @@ void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role,
   const BatchShape& batch = ranks_[0].batch;
   std::vector<double>& all = found[name];
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const std::vector<double> own = read(rank, layer, graph(rank, layer).find(role, Port::kHidden));
-    const bool whole = static_cast<int64_t>(own.size()) == batch.tokens() * ranks_[0].hidden;
+    const std::vector<double> own_values =
+        read(rank, layer, graph(rank, layer).find(role, Port::kHidden));
+    const bool whole = static_cast<int64_t>(own_values.size()) == batch.tokens() * ranks_[0].hidden;
     if (whole && rank > 0) {
-      REQUIRE(own == all);
+      REQUIRE(own_values == all);
     } else {
-      all.insert(all.end(), own.begin(), own.end());
+      all.insert(all.end(), own_values.begin(), own_values.end());
     }
   }
   REQUIRE(static_cast<int64_t>(all.size()) == batch.tokens() * ranks_[0].hidden);
@@ -340,22 +342,22 @@ void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
         const TensorInfo& tensor = model.tensor(id);
         const auto count = static_cast<size_t>(tensor.local_numel());
         const auto first = joined.begin() + static_cast<std::ptrdiff_t>(at);
-        std::vector<double> own(first, first + static_cast<std::ptrdiff_t>(count));
+        std::vector<double> own_values(first, first + static_cast<std::ptrdiff_t>(count));
         at += count;
         auto& others = by_rank[tensor.name];
         const bool again =
             rank % static_cast<size_t>(tensor.copies) != 0 && !tensor.partial_gradient;
         if (again) {
           INFO(tensor.name);
-          REQUIRE(own == others.back());
+          REQUIRE(own_values == others.back());
         }
-        others.push_back(own);
+        others.push_back(own_values);
         std::vector<double>& whole = found[tensor.name];
         whole.resize(static_cast<size_t>(tensor.numel()));
         if (again) continue;
         visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
           for (int64_t i = begin; i < end; ++i)
-            whole[static_cast<size_t>(i)] += own[static_cast<size_t>(position + i - begin)];
+            whole[static_cast<size_t>(i)] += own_values[static_cast<size_t>(position + i - begin)];
         });
       }
     }
@@ -383,21 +385,21 @@ NamedNumbers Lockstep::results() const {
       const ValueId id = graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLogits);
       const std::vector<double> blocks = read(rank, layers - 1, id);
       REQUIRE(graph(rank, layers - 1).at(id).dims == (t == 1 ? Dims{n, v} : Dims{t, n, v}));
-      std::vector<double> own;
+      std::vector<double> own_values;
       for (int64_t i = 0; i < n; ++i)
         for (int64_t row = 0; row < t * v; ++row)
-          own.push_back(blocks[static_cast<size_t>((row / v * n + i) * v + row % v)]);
-      if (rank > 0) REQUIRE(own == logits);
-      logits = own;
+          own_values.push_back(blocks[static_cast<size_t>((row / v * n + i) * v + row % v)]);
+      if (rank > 0) REQUIRE(own_values == logits);
+      logits = own_values;
     }
     return found;
   }
   std::vector<double>& loss = found["loss"];
   loss.resize(2);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto own =
+    const auto own_values =
         read(rank, layers - 1, graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLoss));
-    for (size_t i = 0; i < 2; ++i) loss[i] += own[i];
+    for (size_t i = 0; i < 2; ++i) loss[i] += own_values[i];
   }
   return found;
 }

@@ -72,7 +72,7 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
   };
   for (const Row& row : table) {
     CAPTURE(row.cpu.vendor, row.cpu.avx512_bf16, row.available.onednn, row.available.openblas);
-    REQUIRE(matmul_rule(row.cpu, row.available) == row.rule);
+    REQUIRE(choose_matmul_rule(row.cpu, row.available) == row.rule);
   }
 }
 
@@ -81,11 +81,11 @@ TEST_CASE(
     "bf16") {
   const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
   const CpuTraits intel = cpu_of("GenuineIntel", Isa::kAmx, true, true);
-  REQUIRE(matmul_rule(zen5, kAll, kMkl) == MatmulRule{kMkl, {}});
-  REQUIRE(matmul_rule(zen5, kAll, kOneDnn) == MatmulRule{kOneDnn, kOneDnn});
-  REQUIRE(matmul_rule(zen5, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
-  REQUIRE(matmul_rule(intel, kAll, kMkl) == MatmulRule{kMkl, kMkl});
-  REQUIRE(matmul_rule(intel, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
+  REQUIRE(choose_matmul_rule(zen5, kAll, kMkl) == MatmulRule{kMkl, {}});
+  REQUIRE(choose_matmul_rule(zen5, kAll, kOneDnn) == MatmulRule{kOneDnn, kOneDnn});
+  REQUIRE(choose_matmul_rule(zen5, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
+  REQUIRE(choose_matmul_rule(intel, kAll, kMkl) == MatmulRule{kMkl, kMkl});
+  REQUIRE(choose_matmul_rule(intel, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
 }
 
 const testing::Requirement kMatmulLibraries("matmul_libraries", [] {
@@ -149,8 +149,8 @@ const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},       {1, 515, 33},  
                                  {67, 1031, 9}, {192, 576, 192}, {700, 530, 65}};
 
 /// Computes op(a) op(b) + beta * before in fp64, one row at a time.
-Array multiplied_in_fp64(const MatmulShape& p, const Array& a, const Array& b, double beta,
-                         const Array& before) {
+Array matmul_in_fp64(const MatmulShape& p, const Array& a, const Array& b, double beta,
+                     const Array& before) {
   Array c = before;
   for (int64_t i = 0; i < p.m; ++i) {
     std::vector<double> sums(static_cast<size_t>(p.n), 0.0);
@@ -176,7 +176,7 @@ Array multiplied_in_fp64(const MatmulShape& p, const Array& a, const Array& b, d
 
 /// Returns random numbers that `dtype` can represent. Each array is created once and shared by all
 /// cases.
-const Array& operand(const std::vector<int64_t>& dims, uint64_t seed, DType dtype) {
+const Array& shared_operand(const std::vector<int64_t>& dims, uint64_t seed, DType dtype) {
   static std::map<std::tuple<std::vector<int64_t>, uint64_t, DType>, Array> made;
   const auto [at, is_new] = made.try_emplace({dims, seed, dtype});
   if (is_new) at->second = rounded(random_array(dims, seed), dtype);
@@ -197,8 +197,8 @@ std::vector<S> stored_as(const Array& array) {
 
 /// Returns op(a) op(b) + beta * before, computed by matmul().
 template <class S, class R>
-std::vector<R> multiplied(const MatmulShape& p, const Array& a, const Array& b, double beta,
-                          const Array& before) {
+std::vector<R> call_matmul(const MatmulShape& p, const Array& a, const Array& b, double beta,
+                           const Array& before) {
   const std::vector<S> x = stored_as<S>(a), y = stored_as<S>(b);
   std::vector<R> c = stored_as<R>(before);
   matmul(p, x.data(), p.transpose_a == Transpose::kYes ? p.m : p.k, y.data(),
@@ -215,8 +215,8 @@ void for_each_matmul_shape(DType dtype, F f) {
       for (const Transpose tb : {Transpose::kNo, Transpose::kYes})
         for (const double beta : {0.0, 1.0}) {
           CAPTURE(s.m, s.n, s.k, ta == Transpose::kYes, tb == Transpose::kYes, beta);
-          f(MatmulShape{ta, tb, s.m, s.n, s.k}, operand({s.m, s.k}, 1, dtype),
-            operand({s.k, s.n}, 2, dtype), beta, operand({s.m, s.n}, 3, DType::kF32));
+          f(MatmulShape{ta, tb, s.m, s.n, s.k}, shared_operand({s.m, s.k}, 1, dtype),
+            shared_operand({s.k, s.n}, 2, dtype), beta, shared_operand({s.m, s.n}, 3, DType::kF32));
         }
 }
 
@@ -226,10 +226,10 @@ template <class S, class R, class WithEach>
 void require_matmul(DType dtype, double allowed, WithEach with_each) {
   for_each_matmul_shape(dtype, [&](const MatmulShape& p, const Array& a, const Array& b,
                                    double beta, const Array& before) {
-    const Array expected = multiplied_in_fp64(p, a, b, beta, before);
+    const Array expected = matmul_in_fp64(p, a, b, beta, before);
     with_each([&](MatmulLibrary library) {
       CAPTURE(matmul_library_name(library));
-      const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
+      const std::vector<R> c = call_matmul<S, R>(p, a, b, beta, before);
       Array actual = before;
       actual.data.assign(c.begin(), c.end());
       REQUIRE(relative_error(actual, expected) < allowed);
@@ -269,7 +269,7 @@ std::vector<std::vector<R>> all_matmuls(DType dtype, int threads) {
   std::vector<std::vector<R>> all;
   for_each_matmul_shape(
       dtype, [&](const MatmulShape& p, const Array& a, const Array& b, double beta,
-                 const Array& before) { all.push_back(multiplied<S, R>(p, a, b, beta, before)); });
+                 const Array& before) { all.push_back(call_matmul<S, R>(p, a, b, beta, before)); });
   return all;
 }
 

@@ -15,13 +15,13 @@ constexpr int64_t kMixedCount = 1003;
 using Floats = std::vector<float>;
 using Halves = std::vector<uint16_t>;
 
-Halves halves(const Floats& values, DType dtype) {
+Halves to_halves(const Floats& values, DType dtype) {
   Halves out(values.size());
   convert(values.data(), DType::kF32, out.data(), dtype, static_cast<int64_t>(values.size()));
   return out;
 }
 
-Floats widened(const Halves& values, DType dtype) {
+Floats to_floats(const Halves& values, DType dtype) {
   Floats out(values.size());
   convert(values.data(), dtype, out.data(), DType::kF32, static_cast<int64_t>(values.size()));
   return out;
@@ -33,7 +33,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 /// Runs a step of Adam, or of SGD with momentum, with weight decay.
-void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
+void run_optimizer_step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
   if (adam)
     optimizer_update(update, {.weight_decay = 0.1}, scalars);
   else
@@ -62,30 +62,30 @@ TEST_CASE(
       for (const DType gradient : {DType::kBF16, DType::kF16})
         for (const DType copy : {DType::kBF16, DType::kF16}) {
           CAPTURE(adam, dtype_name(gradient), dtype_name(copy));
-          const Halves g = halves(random_floats(kMixedCount, 1), gradient);
-          const Floats wide = widened(g, gradient);
+          const Halves g = to_halves(random_floats(kMixedCount, 1), gradient);
+          const Floats wide = to_floats(g, gradient);
           Floats p = random_floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
           Floats p2 = p, m2 = m, v2 = v;
           Halves c(kMixedCount);
-          step(adam,
-               {.parameters = p.data(),
-                .gradients = g.data(),
-                .gradient_dtype = gradient,
-                .states = {m.data(), v.data()},
-                .copy = c.data(),
-                .copy_dtype = copy,
-                .count = kMixedCount},
-               scalars_of(0));
-          step(adam,
-               {.parameters = p2.data(),
-                .gradients = wide.data(),
-                .states = {m2.data(), v2.data()},
-                .count = kMixedCount},
-               scalars_of(0));
+          run_optimizer_step(adam,
+                             {.parameters = p.data(),
+                              .gradients = g.data(),
+                              .gradient_dtype = gradient,
+                              .states = {m.data(), v.data()},
+                              .copy = c.data(),
+                              .copy_dtype = copy,
+                              .count = kMixedCount},
+                             scalars_of(0));
+          run_optimizer_step(adam,
+                             {.parameters = p2.data(),
+                              .gradients = wide.data(),
+                              .states = {m2.data(), v2.data()},
+                              .count = kMixedCount},
+                             scalars_of(0));
           REQUIRE(same_bits(p, p2));
           REQUIRE(same_bits(m, m2));
           REQUIRE(same_bits(v, v2));
-          REQUIRE(same_bits(c, halves(p, copy)));
+          REQUIRE(same_bits(c, to_halves(p, copy)));
         }
   });
 }
@@ -96,20 +96,20 @@ TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gr
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
       gradients.push_back(
-          halves(random_floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
-      Floats half = widened(gradients.back(), DType::kBF16);
+          to_halves(random_floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+      Floats half = to_floats(gradients.back(), DType::kBF16);
       for (float& x : half) x *= 0.5F;  // the factor that the step applies to gradients
       c.gradients.push_back(half);
     }
     Floats p = c.parameters, m(kMixedCount, 0.0F), v(kMixedCount, 0.0F);
     for (int i = 0; i < 20; ++i)
-      step(true,
-           {.parameters = p.data(),
-            .gradients = gradients[static_cast<size_t>(i)].data(),
-            .gradient_dtype = DType::kBF16,
-            .states = {m.data(), v.data()},
-            .count = kMixedCount},
-           scalars_of(i));
+      run_optimizer_step(true,
+                         {.parameters = p.data(),
+                          .gradients = gradients[static_cast<size_t>(i)].data(),
+                          .gradient_dtype = DType::kBF16,
+                          .states = {m.data(), v.data()},
+                          .count = kMixedCount},
+                         scalars_of(i));
     const Floats expected = oracle_adam(c, true, 0.9, 0.999, 1e-8);
     REQUIRE(relative_error({{kMixedCount}, {p.begin(), p.end()}},
                            {{kMixedCount}, {expected.begin(), expected.end()}}) < 1e-6);
@@ -138,24 +138,24 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
 /// Parameters and state of one optimizer, all in bf16.
 struct State {
   explicit State(int64_t count)
-      : p(halves(random_floats(count, 2), DType::kBF16)),
-        m(halves(random_floats(count, 3), DType::kBF16)),
-        v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
-        g(halves(random_floats(count, 4), DType::kBF16)) {}
+      : p(to_halves(random_floats(count, 2), DType::kBF16)),
+        m(to_halves(random_floats(count, 3), DType::kBF16)),
+        v(to_halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
+        g(to_halves(random_floats(count, 4), DType::kBF16)) {}
 
   /// Updates elements [begin, end); their indices in the model begin at first_element + begin.
   void update(bool adam, int64_t begin, int64_t end, int64_t first_element,
               const StepScalars& scalars) {
-    step(adam,
-         {.parameters = p.data() + begin,
-          .parameter_dtype = DType::kBF16,
-          .gradients = g.data() + begin,
-          .gradient_dtype = DType::kBF16,
-          .states = {m.data() + begin, v.data() + begin},
-          .state_dtype = DType::kBF16,
-          .count = end - begin,
-          .first_element = first_element + begin},
-         scalars);
+    run_optimizer_step(adam,
+                       {.parameters = p.data() + begin,
+                        .parameter_dtype = DType::kBF16,
+                        .gradients = g.data() + begin,
+                        .gradient_dtype = DType::kBF16,
+                        .states = {m.data() + begin, v.data() + begin},
+                        .state_dtype = DType::kBF16,
+                        .count = end - begin,
+                        .first_element = first_element + begin},
+                       scalars);
   }
 
   Halves p, m, v, g;
@@ -164,16 +164,16 @@ struct State {
 /// ExactStep holds the results of the same step in fp32, without rounding to bf16.
 struct ExactStep {
   ExactStep(const State& s, bool adam, const StepScalars& scalars)
-      : p(widened(s.p, DType::kBF16)),
-        m(widened(s.m, DType::kBF16)),
-        v(widened(s.v, DType::kBF16)) {
-    step(adam,
-         {.parameters = p.data(),
-          .gradients = s.g.data(),
-          .gradient_dtype = DType::kBF16,
-          .states = {m.data(), v.data()},
-          .count = static_cast<int64_t>(p.size())},
-         scalars);
+      : p(to_floats(s.p, DType::kBF16)),
+        m(to_floats(s.m, DType::kBF16)),
+        v(to_floats(s.v, DType::kBF16)) {
+    run_optimizer_step(adam,
+                       {.parameters = p.data(),
+                        .gradients = s.g.data(),
+                        .gradient_dtype = DType::kBF16,
+                        .states = {m.data(), v.data()},
+                        .count = static_cast<int64_t>(p.size())},
+                       scalars);
   }
   Floats p, m, v;
 };
@@ -273,7 +273,7 @@ TEST_CASE("stochastic rounding does not depend on threads, on how ranges are cut
 // never move.
 TEST_CASE("many steps that are each too small for bf16 move parameters by their sum") {
   constexpr int64_t kMany = 20000;
-  Halves p = halves(Floats(kMany, 1.0F), DType::kBF16);
+  Halves p = to_halves(Floats(kMany, 1.0F), DType::kBF16);
   const Floats g(kMany, 0x1p-12F);
   for (int i = 0; i < 100; ++i) {
     StepScalars scalars;
@@ -286,13 +286,13 @@ TEST_CASE("many steps that are each too small for bf16 move parameters by their 
                      {.type = OptimizerType::kSgd}, scalars);
   }
   double sum = 0.0;
-  for (const float x : widened(p, DType::kBF16)) sum += static_cast<double>(x);
+  for (const float x : to_floats(p, DType::kBF16)) sum += static_cast<double>(x);
   REQUIRE(sum / kMany == Approx(1.0 - 100 * 0x1p-12).margin(5e-4));
 }
 
 TEST_CASE("NaN and infinity stay NaN and infinity in bf16 state") {
   run_once_per_entry([] {
-    Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
+    Halves p = to_halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
     StepScalars scalars;
     scalars.learning_rate = 1.0F;
@@ -301,7 +301,7 @@ TEST_CASE("NaN and infinity stay NaN and infinity in bf16 state") {
                       .gradients = g.data(),
                       .count = 4},
                      {.type = OptimizerType::kSgd}, scalars);
-    const Floats out = widened(p, DType::kBF16);
+    const Floats out = to_floats(p, DType::kBF16);
     REQUIRE(std::isnan(out[0]));
     REQUIRE(out[1] == INFINITY);
     REQUIRE(out[2] == -INFINITY);
@@ -312,16 +312,16 @@ TEST_CASE("NaN and infinity stay NaN and infinity in bf16 state") {
 TEST_CASE("a bf16 copy of bf16 parameters equals the parameters") {
   State state(kMixedCount);
   Halves copy(kMixedCount);
-  step(true,
-       {.parameters = state.p.data(),
-        .parameter_dtype = DType::kBF16,
-        .gradients = state.g.data(),
-        .gradient_dtype = DType::kBF16,
-        .states = {state.m.data(), state.v.data()},
-        .state_dtype = DType::kBF16,
-        .copy = copy.data(),
-        .count = kMixedCount},
-       scalars_of(0));
+  run_optimizer_step(true,
+                     {.parameters = state.p.data(),
+                      .parameter_dtype = DType::kBF16,
+                      .gradients = state.g.data(),
+                      .gradient_dtype = DType::kBF16,
+                      .states = {state.m.data(), state.v.data()},
+                      .state_dtype = DType::kBF16,
+                      .copy = copy.data(),
+                      .count = kMixedCount},
+                     scalars_of(0));
   REQUIRE(same_bits(copy, state.p));
 }
 

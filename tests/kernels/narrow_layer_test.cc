@@ -25,7 +25,7 @@ constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
 
 /// Returns a Llama block: its inputs are hidden values and the rotary table, its output is hidden
 /// values.
-LayerGraph block(const ModelDtypes& dtypes) {
+LayerGraph narrow_block_graph(const ModelDtypes& dtypes) {
   GraphBuilder g("block", kTokens, kRowTokens, dtypes);
   const ValueId x = g.input(Port::kHidden, dtypes.compute, {kTokens, kHidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {kTokens, kHead}, "rope");
@@ -51,7 +51,7 @@ LayerGraph block(const ModelDtypes& dtypes) {
 /// Layer is a layer where every value has separate memory.
 class Layer {
  public:
-  explicit Layer(const ModelDtypes& dtypes) : graph_(block(dtypes)) {
+  explicit Layer(const ModelDtypes& dtypes) : graph_(narrow_block_graph(dtypes)) {
     for (const Value& value : graph_.values) {
       // 0xFF bytes are NaN in every dtype, so an element that nobody wrote shows.
       memory_.emplace_back(static_cast<size_t>(value.bytes() + 64), std::byte{0xFF});
@@ -114,7 +114,7 @@ class Layer {
 };
 
 /// Returns the root mean square of the difference, relative to the root mean square of `expected`.
-double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
+double relative_rms_error(const std::vector<float>& actual, const std::vector<float>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
     const double d = static_cast<double>(actual[i]) - static_cast<double>(expected[i]);
@@ -133,11 +133,11 @@ std::vector<std::string> results_of(const LayerGraph& graph) {
   return names;
 }
 
-/// Returns the bound of distance(), in units of roundoff. Each of about ten roundings between a
-/// parameter and a result adds an error of at most a unit / sqrt(3), and the errors of a value add
-/// up like a random walk. Attention that multiplies bf16 without widening has four more roundings:
-/// probabilities, their gradients, and the other factor of each.
-double most_roundoffs(DType compute) {
+/// Returns the bound of relative_rms_error(), in units of roundoff. Each of about ten roundings
+/// between a parameter and a result adds an error of at most a unit / sqrt(3), and the errors of a
+/// value add up like a random walk. Attention that multiplies bf16 without widening has four more
+/// roundings: probabilities, their gradients, and the other factor of each.
+double max_roundoffs(DType compute) {
   const bool rounds_more = compute == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16;
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);
 }
@@ -155,19 +155,20 @@ TEST_CASE("a block in bf16 and fp16 gives fp32's results and gradients up to rou
     REQUIRE(names.size() == 9);
     for (const std::string& name : names) {
       CAPTURE(dtype_name(dtypes.compute), dtype_name(dtypes.gradients), name);
-      const double d = distance(narrow.read(name), wide.read(name));
-      REQUIRE(d < most_roundoffs(dtypes.compute) * unit_roundoff(dtypes.compute));
+      const double d = relative_rms_error(narrow.read(name), wide.read(name));
+      REQUIRE(d < max_roundoffs(dtypes.compute) * unit_roundoff(dtypes.compute));
       REQUIRE(d > 0.05 * unit_roundoff(dtypes.compute));
     }
   }
 }
 
 TEST_CASE("the graph of a layer in bf16 holds half the bytes of activations") {
-  const LayerGraph wide = block({}), narrow = block({DType::kBF16, DType::kF32});
+  const LayerGraph wide = narrow_block_graph({}),
+                   narrow = narrow_block_graph({DType::kBF16, DType::kF32});
   // lse and rstd stay in fp32: H + 2 numbers per token.
   const int64_t statistics = kTokens * (kQueryHeads + 2) * 4;
   REQUIRE(2 * (plan_saved(narrow).bytes - statistics) == plan_saved(wide).bytes - statistics);
-  for (const ValueId id : narrow.with_role(ValueRole::kParam)) {
+  for (const ValueId id : narrow.values_with_role(ValueRole::kParam)) {
     REQUIRE(narrow.at(id).dtype == DType::kBF16);
     REQUIRE(narrow.at(narrow.at(id).grad).dtype == DType::kF32);
   }

@@ -17,7 +17,7 @@ namespace {
 const std::vector<DType> kNarrow{DType::kBF16, DType::kF16};
 const std::vector<DType> kWorking{DType::kF32, DType::kBF16, DType::kF16};
 
-Array filled(std::vector<int64_t> dims, double v) {
+Array filled_array(std::vector<int64_t> dims, double v) {
   Array array{std::move(dims), {}};
   array.data.assign(static_cast<size_t>(element_count(array.dims)), v);
   return array;
@@ -33,25 +33,25 @@ TEST_CASE("sums over 4096 inputs or tokens are made in fp32 and rounded once") {
   for (const DType dtype : kNarrow) {
     CAPTURE(dtype_name(dtype));
     OperationRunner runner(dtype);
-    const ValueId row = runner.input(filled({2, kMany}, 1.0)),
-                  w = runner.input(filled({kWidth, kMany}, 1.0));
+    const ValueId row = runner.input(filled_array({2, kMany}, 1.0)),
+                  w = runner.input(filled_array({kWidth, kMany}, 1.0));
     const ValueId y = runner.output({2, kWidth}), dx = runner.output({2, kWidth});
     runner.run(OpKind::kLinear, {row, w}, {y});
     require_all(runner.read(y), 4096.0);
-    const ValueId wt = runner.input(filled({kMany, kWidth}, 1.0));
+    const ValueId wt = runner.input(filled_array({kMany, kWidth}, 1.0));
     runner.run(OpKind::kLinearDgrad, {row, wt}, {dx});
     require_all(runner.read(dx), 4096.0);
 
-    const ValueId tall = runner.input(filled({kMany, kWidth}, 1.0)),
-                  ones = runner.input(filled({kMany}, 1.0), DType::kF32);
+    const ValueId tall = runner.input(filled_array({kMany, kWidth}, 1.0)),
+                  ones = runner.input(filled_array({kMany}, 1.0), DType::kF32);
     const ValueId tokens = runner.ints(std::vector<int32_t>(kMany, 1));
     // The sum of 4096 + 32 is exact in 16 bits. The gradients hold 32 before the sum is added.
     for (const bool accumulate : {false, true}) {
       const double expected = accumulate ? 4128.0 : 4096.0;
-      const ValueId dw = runner.input(filled({kWidth, kWidth}, 32.0)),
-                    db = runner.input(filled({kWidth}, 32.0)),
-                    dn = runner.input(filled({kWidth}, 32.0)),
-                    dt = runner.input(filled({2, kWidth}, 32.0));
+      const ValueId dw = runner.input(filled_array({kWidth, kWidth}, 32.0)),
+                    db = runner.input(filled_array({kWidth}, 32.0)),
+                    dn = runner.input(filled_array({kWidth}, 32.0)),
+                    dt = runner.input(filled_array({2, kWidth}, 32.0));
       runner.run(OpKind::kLinearWgrad, {tall, tall}, {dw}, NoAttrs{}, accumulate);
       runner.run(OpKind::kBiasWgrad, {tall}, {db}, NoAttrs{}, accumulate);
       runner.run(OpKind::kRmsNormWgrad, {tall, tall, ones}, {dn}, NoAttrs{}, accumulate);
@@ -73,13 +73,13 @@ TEST_CASE("matrix multiplications larger than their panels agree with autograd, 
     for (const DType gradient : {dtype, DType::kF32}) {
       CAPTURE(dtype_name(dtype), dtype_name(gradient));
       const OracleCase c =
-          stored({OpKind::kLinear,
-                  NoAttrs{},
-                  {random_array({kTokens, kInputs}, 1), random_array({kOutputs, kInputs}, 2),
-                   random_array({kOutputs}, 3)},
-                  {},
-                  random_array({kTokens, kOutputs}, 4)},
-                 dtype);
+          round_to_stored({OpKind::kLinear,
+                           NoAttrs{},
+                           {random_array({kTokens, kInputs}, 1),
+                            random_array({kOutputs, kInputs}, 2), random_array({kOutputs}, 3)},
+                           {},
+                           random_array({kTokens, kOutputs}, 4)},
+                          dtype);
       const OracleResult expected = oracle(c);
       const Array before = rounded(random_array({kOutputs, kInputs}, 5), gradient);
       OperationRunner runner(dtype);
@@ -191,11 +191,11 @@ TEST_CASE("gradients of parameters have their own dtype, whatever the activation
 
 TEST_CASE("the head's weights and their gradient go through panels smaller than the vocabulary") {
   // Panels hold 2^20 elements: 4096 of the 5000 rows.
-  const OracleCase c = stored({OpKind::kLinearCrossEntropy,
-                               CrossEntropyAttrs{true, 16},
-                               {random_array({5, 256}, 1), random_array({5000, 256}, 2)},
-                               {4999, -1, -1, 4096, -1}},
-                              DType::kBF16);
+  const OracleCase c = round_to_stored({OpKind::kLinearCrossEntropy,
+                                        CrossEntropyAttrs{true, 16},
+                                        {random_array({5, 256}, 1), random_array({5000, 256}, 2)},
+                                        {4999, -1, -1, 4096, -1}},
+                                       DType::kBF16);
   const OracleResult expected = oracle(with_rounding_of_head(c, DType::kBF16));
   OperationRunner runner(DType::kBF16);
   const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
@@ -209,11 +209,11 @@ TEST_CASE("the head's weights and their gradient go through panels smaller than 
 
 TEST_CASE("without gradients the head's workspace is large enough, also for 16-bit operands") {
   for (const DType dtype : kNarrow) {
-    const OracleCase c = stored({OpKind::kLinearCrossEntropy,
-                                 CrossEntropyAttrs{true, 1},
-                                 {random_array({5, 8}, 1), random_array({30, 8}, 2)},
-                                 {4, 7, -1, 29, 0}},
-                                dtype);
+    const OracleCase c = round_to_stored({OpKind::kLinearCrossEntropy,
+                                          CrossEntropyAttrs{true, 1},
+                                          {random_array({5, 8}, 1), random_array({30, 8}, 2)},
+                                          {4, 7, -1, 29, 0}},
+                                         dtype);
     OperationRunner runner(dtype);
     const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
                   labels = runner.ints(c.ints), loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
@@ -224,7 +224,7 @@ TEST_CASE("without gradients the head's workspace is large enough, also for 16-b
 
 TEST_CASE("fp16 overflows to infinity, which the sum of squares of the gradients shows") {
   OperationRunner runner(DType::kF16);
-  const ValueId dy = runner.input(filled({64, 1}, 60000.0)), db = runner.output({1});
+  const ValueId dy = runner.input(filled_array({64, 1}, 60000.0)), db = runner.output({1});
   runner.run(OpKind::kBiasWgrad, {dy}, {db});
   REQUIRE(std::isinf(runner.read(db).data[0]));
   REQUIRE_FALSE(std::isfinite(sum_of_squares(runner.bits(db).data(), DType::kF16, 1)));

@@ -53,7 +53,7 @@ double power_of_two(int exponent) {
 }
 
 // Returns a hash of `x`: splitmix64 (Steele, Lea, Flood 2014).
-uint64_t mix(uint64_t x) {
+uint64_t hash_bits(uint64_t x) {
   x += 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
@@ -90,7 +90,7 @@ Array random_array(std::vector<int64_t> dims, uint64_t seed) {
   array.data.resize(static_cast<size_t>(element_count(array.dims)));
   for (size_t i = 0; i < array.data.size(); ++i) {
     // The numbers are multiples of 2^-23, which are exact in fp32 too.
-    const auto bits = static_cast<int64_t>(mix(seed * 1000003 + i) >> 40);
+    const auto bits = static_cast<int64_t>(hash_bits(seed * 1000003 + i) >> 40);
     array.data[i] = static_cast<double>(bits - (1 << 23)) / (1 << 23);
   }
   return array;
@@ -110,7 +110,7 @@ Array rounded(Array array, DType dtype) {
   return array;
 }
 
-OracleCase stored(OracleCase c, DType dtype) {
+OracleCase round_to_stored(OracleCase c, DType dtype) {
   for (size_t i = 0; i < c.inputs.size(); ++i)
     if (c.kind != OpKind::kRope || i == 0) c.inputs[i] = rounded(c.inputs[i], dtype);
   c.gradient = rounded(c.gradient, dtype);

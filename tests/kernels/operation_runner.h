@@ -20,7 +20,7 @@ double rounded(double v, DType dtype);
 Array rounded(Array array, DType dtype);
 /// Returns the case with its inputs and gradients rounded to the dtypes that kernels get when
 /// activations have this dtype.
-OracleCase stored(OracleCase c, DType dtype);
+OracleCase round_to_stored(OracleCase c, DType dtype);
 /// Returns the largest relative error of rounding to a dtype's normal numbers: 2^-8 for BF16.
 double unit_roundoff(DType dtype);
 inline bool is_narrow(DType dtype) {

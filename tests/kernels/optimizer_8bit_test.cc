@@ -69,7 +69,7 @@ uint8_t nearest_code(const DynamicCodeMap& map, float share, bool has_negative) 
   return static_cast<uint8_t>(best);
 }
 
-Floats decoded(const State8bit& state, int s) {
+Floats decode_codes(const State8bit& state, int s) {
   const DynamicCodeMap& map = s == 0 ? kSignedCodeMap : kUnsignedCodeMap;
   Floats numbers;
   for (size_t i = 0; i < state.codes[s].size(); ++i)
@@ -79,7 +79,7 @@ Floats decoded(const State8bit& state, int s) {
 
 /// Encodes the states `after`, one element at a time; a step on codes must leave the same codes and
 /// scales.
-State8bit encoded(const Floats (&after)[2]) {
+State8bit encode_states(const Floats (&after)[2]) {
   State8bit state(after[0].size());
   for (int s = 0; s < 2; ++s)
     for (size_t i = 0; i < after[s].size(); ++i) {
@@ -110,8 +110,8 @@ TEST_CASE("the maps of codes are sorted, contain 0 and 1, and agree with bitsand
     for (int code = 1; code < kCodes; ++code) {
       CAPTURE(code);
       REQUIRE(map->values[code - 1] < map->values[code]);
-      REQUIRE(map->values[code - 1] < map->least[code]);
-      REQUIRE(map->least[code] < map->values[code] + (code == 127 ? 1e-9F : 0.0F));
+      REQUIRE(map->values[code - 1] < map->smallest_shares[code]);
+      REQUIRE(map->smallest_shares[code] < map->values[code] + (code == 127 ? 1e-9F : 0.0F));
     }
   REQUIRE(kSignedCodeMap.values[0] == -0.99296874F);
   REQUIRE(kSignedCodeMap.values[18] == -0.7398437F);
@@ -141,13 +141,13 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
           if (i / kCodeBlock == 2) g[i] = 0.0F;
         }
         const StepScalars s = scalars_of(step, 1e-2F);
-        Floats numbers[2]{decoded(state, 0), decoded(state, 1)};
+        Floats numbers[2]{decode_codes(state, 0), decode_codes(state, 1)};
         optimizer_update({.parameters = expected_p.data(),
                           .gradients = g.data(),
                           .states = {numbers[0].data(), numbers[1].data()},
                           .count = static_cast<int64_t>(count)},
                          config, s);
-        const State8bit expected = encoded(numbers);
+        const State8bit expected = encode_states(numbers);
         optimizer_update(state.update(p, g), config, s);
         CAPTURE(step);
         REQUIRE(p == expected_p);
@@ -322,8 +322,10 @@ TEST_CASE(
                 u.scales[k] = old_scales[k].data();
                 u.new_scales[k] = new_scales[k].data();
               }
-              u.blocks = {
-                  .offset = first, .row = shape.columns, .width = width, .first = part * width};
+              u.blocks = {.offset = first,
+                          .row_elements = shape.columns,
+                          .rank_row_elements = width,
+                          .first_element = part * width};
               if (only_scales)
                 compute_scales(u, config, s);
               else
@@ -378,7 +380,7 @@ TEST_CASE(
     optimizer_update(u, config, scalars_of(1, 1e-2F));
     REQUIRE(p == expected_p);
     REQUIRE(copy == expected_copy);
-    REQUIRE(encoded(numbers).codes[0] == state.codes[0]);
+    REQUIRE(encode_states(numbers).codes[0] == state.codes[0]);
   });
 }
 

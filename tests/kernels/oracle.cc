@@ -56,25 +56,25 @@ Norm rms_norm(const Tensor& x, const Tensor& w, double epsilon, double offset) {
 struct Heads {
   Tensor q, k, v;
 };
-Heads split(const Tensor& qkv, int64_t query_heads, int64_t kv_heads, int64_t d) {
+Heads split_heads(const Tensor& qkv, int64_t query_heads, int64_t kv_heads, int64_t d) {
   const Tensor h = qkv.view({qkv.size(0), query_heads + 2 * kv_heads, d});
   return {h.narrow(1, 0, query_heads), h.narrow(1, query_heads, kv_heads),
           h.narrow(1, query_heads + kv_heads, kv_heads)};
 }
-Tensor join(const Heads& h) {
+Tensor join_heads(const Heads& h) {
   return at::cat({h.q, h.k, h.v}, 1).flatten(1);
 }
 
 std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
-  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Heads h = split_heads(in[0], a.query_heads, a.kv_heads, a.head_size);
   const Norm q = rms_norm(h.q, in[1], a.epsilon, a.weight_offset);
   const Norm k = rms_norm(h.k, in[2], a.epsilon, a.weight_offset);
-  return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
+  return {join_heads({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
 }
 
 // Returns layer norms of each head; the weights of the heads are concatenated.
 std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
-  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Heads h = split_heads(in[0], a.query_heads, a.kv_heads, a.head_size);
   std::vector<Tensor> y, mean, rstd;
   for (const auto& [x, w] : {std::pair(h.q, in[1]), std::pair(h.k, in[2])}) {
     mean.push_back(x.mean(-1));
@@ -82,14 +82,14 @@ std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in)
     rstd.push_back(at::rsqrt(centered.square().mean(-1) + a.epsilon));
     y.push_back(centered * rstd.back().unsqueeze(-1) * w.view({-1, a.head_size}));
   }
-  return {join({y[0], y[1], h.v}), at::cat(mean, 1), at::cat(rstd, 1)};
+  return {join_heads({y[0], y[1], h.v}), at::cat(mean, 1), at::cat(rstd, 1)};
 }
 
 // Returns norms over all query heads and over all key heads. The given sums of squares are not
 // read.
 std::vector<Tensor> whole_qk_norm(const WholeQkNormAttrs& attrs, const std::vector<Tensor>& in) {
   const HeadAttrs& a = attrs.heads;
-  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Heads h = split_heads(in[0], a.query_heads, a.kv_heads, a.head_size);
   const Norm q = rms_norm(h.q.flatten(1), in[2], a.epsilon, 0.0);
   const Norm k = rms_norm(h.k.flatten(1), in[3], a.epsilon, 0.0);
   return {at::cat({q.y, k.y, h.v.flatten(1)}, 1) + (in[1] * 0.0).sum(),
@@ -110,7 +110,7 @@ Tensor rotate_half(const Tensor& x) {
 // this operation.
 std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) {
   const HeadAttrs& a = attrs.heads;
-  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Heads h = split_heads(in[0], a.query_heads, a.kv_heads, a.head_size);
   const int64_t all = in[1].size(1) / 2, half = attrs.angles > 0 ? attrs.angles : all;
   const int64_t turning = 2 * half;
   const auto own = [&](int64_t first) {
@@ -125,11 +125,11 @@ std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) 
     const Tensor other = attrs.pairs ? rotate_neighbors(x) : rotate_half(x);
     return at::cat({x * c + other * s, whole.narrow(-1, turning, a.head_size - turning)}, -1);
   };
-  return {join({turn(h.q), turn(h.k), h.v})};
+  return {join_heads({turn(h.q), turn(h.k), h.v})};
 }
 
 // Returns the mask [T, T]: element [t, u] says whether token t attends to token u.
-Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
+Tensor attention_mask(const AttentionAttrs& a, const int32_t* starts) {
   Tensor mask = at::zeros({a.sequence_length, a.sequence_length}, at::kBool);
   for (int64_t t = 0; t < a.sequence_length; ++t) {
     int64_t first = starts[t];
@@ -145,14 +145,14 @@ std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>
   std::vector<Tensor> outs, lses;
   for (int64_t row = 0; row < rows; ++row) {
     const Tensor qkv = in[0].narrow(0, row * a.sequence_length, a.sequence_length);
-    const Heads h = split(qkv, a.query_heads, a.kv_heads, a.head_size);
+    const Heads h = split_heads(qkv, a.query_heads, a.kv_heads, a.head_size);
     const int64_t group = a.query_heads / a.kv_heads;
     const Tensor q = h.q.transpose(0, 1), k = h.k.transpose(0, 1).repeat_interleave(group, 0),
                  v = h.v.transpose(0, 1).repeat_interleave(group, 0);
     Tensor scaled = at::matmul(q, k.transpose(1, 2)) * a.scale;
     if (a.softcap > 0) scaled = at::tanh(scaled / a.softcap) * a.softcap;
     const Tensor scores = scaled.masked_fill(
-        attends(a, starts.data() + row * a.sequence_length).logical_not(), -INFINITY);
+        attention_mask(a, starts.data() + row * a.sequence_length).logical_not(), -INFINITY);
     outs.push_back(at::matmul(at::softmax(scores, -1), v).transpose(0, 1).flatten(1));
     lses.push_back(at::logsumexp(scores, {-1}));
   }

@@ -103,15 +103,15 @@ class BlockRun {
 };
 
 /// Returns the bits of the output and of every gradient of a block, by name.
-std::map<std::string, std::string> results(BlockShape shape, const RecomputePolicy& policy) {
+std::map<std::string, std::string> block_results(BlockShape shape, const RecomputePolicy& policy) {
   shape.recompute = policy;
-  const LayerGraph graph = testing::block(shape);
+  const LayerGraph graph = testing::block_graph(shape);
   BlockRun run(graph);
   run.run(graph.forward);
   run.run(graph.backward);
   std::map<std::string, std::string> found;
   for (const ValueRole role : {ValueRole::kOutput, ValueRole::kParamGrad, ValueRole::kInputGrad})
-    for (const ValueId id : graph.with_role(role)) found[graph.at(id).name] = run.bits(id);
+    for (const ValueId id : graph.values_with_role(role)) found[graph.at(id).name] = run.bits(id);
   return found;
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
     for (BlockShape shape : kLayerShapes) {
       INFO(dtype_name(dtype) << ", rows of " << shape.sequence_length);
       shape.dtypes = {dtype, dtype};
-      const auto plain = results(shape, {});
+      const auto plain = block_results(shape, {});
       REQUIRE(plain.size() >= 8);
       for (const auto& [name, bits] : plain) {
         INFO(name);
@@ -166,21 +166,21 @@ TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
       }
       for (const double budget : {0.0, 0.1, 0.3, 0.6, 1.0}) {
         INFO("selective within " << budget);
-        REQUIRE(results(shape, {RecomputeLevel::kSelective, budget}) == plain);
+        REQUIRE(block_results(shape, {RecomputeLevel::kSelective, budget}) == plain);
       }
-      REQUIRE(results(shape, {RecomputeLevel::kFull}) == plain);
+      REQUIRE(block_results(shape, {RecomputeLevel::kFull}) == plain);
     }
   }
 }
 
 TEST_CASE("the NaN in scratch memory shows a value that backward reads but forward did not save") {
   BlockShape shape;
-  LayerGraph graph = testing::block(shape);
-  graph.values[static_cast<size_t>(testing::named(graph, "gu.out"))].role = ValueRole::kTemp;
+  LayerGraph graph = testing::block_graph(shape);
+  graph.values[static_cast<size_t>(testing::value_named(graph, "gu.out"))].role = ValueRole::kTemp;
   BlockRun run(graph);
   run.run(graph.forward);
   run.run(graph.backward);
-  REQUIRE(has_nan(DType::kF32, run.bits(testing::named(graph, "d_gu"))));
+  REQUIRE(has_nan(DType::kF32, run.bits(testing::value_named(graph, "d_gu"))));
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ struct BuildOptions {
 };
 
 // Calls the decoder's own builder, because a config cannot ask for fp64, which these tests use.
-Lockstep lockstep(const Case& c, const BuildOptions& options, int degree, bool sequence) {
+Lockstep make_lockstep(const Case& c, const BuildOptions& options, int degree, bool sequence) {
   const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
   for (int rank = 0; rank < degree; ++rank)
@@ -96,7 +96,7 @@ Lockstep lockstep(const Case& c, const BuildOptions& options, int degree, bool s
   return made;
 }
 
-double largest(const std::vector<double>& numbers) {
+double largest_magnitude(const std::vector<double>& numbers) {
   double maximum = 0.0;
   for (const double v : numbers) maximum = std::max(maximum, std::abs(v));
   return maximum;
@@ -108,13 +108,13 @@ void require_near(const NamedNumbers& actual, const NamedNumbers& expected, doub
     INFO(name);
     const std::vector<double>& found = actual.at(name);
     REQUIRE(found.size() == numbers.size());
-    REQUIRE(largest(numbers) > 0.0);
+    REQUIRE(largest_magnitude(numbers) > 0.0);
     double difference = 0.0;
     for (size_t i = 0; i < numbers.size(); ++i) {
       const double d = std::abs(found[i] - numbers[i]);
       difference = std::isfinite(d) ? std::max(difference, d) : INFINITY;
     }
-    REQUIRE(difference <= tolerance * largest(numbers));
+    REQUIRE(difference <= tolerance * largest_magnitude(numbers));
   }
 }
 
@@ -129,14 +129,14 @@ TEST_CASE("tensor-parallel ranks compute the whole model's loss and gradients") 
   for (const Case& c : cases()) {
     const ModelConfig config = config_of(c);
     const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
-    Lockstep whole = lockstep(c, {}, 1, true);
+    Lockstep whole = make_lockstep(c, {}, 1, true);
     whole.step(batch);
     const NamedNumbers expected = whole.results();
     for (const int degree : {2, 3, 4})
       for (const bool sequence : {true, false}) {
         if (!divides(config, kBatch, degree)) continue;
         CAPTURE(c.name, degree, sequence);
-        Lockstep split = lockstep(c, {}, degree, sequence);
+        Lockstep split = make_lockstep(c, {}, degree, sequence);
         split.step(batch);
         require_near(split.results(), expected, kTolerance);
         ++compared;
@@ -151,7 +151,7 @@ TEST_CASE(
   for (const size_t which : {1, 4, 5, 7, 8}) {
     const ModelConfig config = config_of(cases()[which]);
     const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 4);
-    Lockstep whole = lockstep(cases()[which], {}, 1, true);
+    Lockstep whole = make_lockstep(cases()[which], {}, 1, true);
     whole.step(batch);
     const NamedNumbers expected = whole.results();
     for (const RecomputePolicy policy : {RecomputePolicy{},
@@ -162,7 +162,7 @@ TEST_CASE(
         for (const bool deferred : {true, false}) {
           CAPTURE(cases()[which].name, static_cast<int>(policy.level), policy.budget, sequence,
                   deferred);
-          Lockstep split = lockstep(cases()[which], {.recompute = policy}, 2, sequence);
+          Lockstep split = make_lockstep(cases()[which], {.recompute = policy}, 2, sequence);
           split.step(batch, false, deferred);
           require_near(split.results(), expected, kTolerance);
         }
@@ -179,12 +179,12 @@ TEST_CASE(
     // In the second batch the first chunk has no labels.
     const TokenBatch first = token_batch(shape, config.vocab_rows, 3),
                      second = token_batch(shape, config.vocab_rows, 0, 600);
-    Lockstep whole = lockstep(cases()[which], {.batch = shape}, 1, true);
+    Lockstep whole = make_lockstep(cases()[which], {.batch = shape}, 1, true);
     whole.step(second);
     whole.step(first, true);
     for (const bool sequence : {true, false}) {
       CAPTURE(cases()[which].name, sequence);
-      Lockstep split = lockstep(cases()[which], {.batch = shape}, 4, sequence);
+      Lockstep split = make_lockstep(cases()[which], {.batch = shape}, 4, sequence);
       split.step(second);
       split.step(first, true);
       require_near(split.results(), whole.results(), kTolerance);
@@ -197,13 +197,13 @@ TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its
     for (const Case& c : cases()) {
       const ModelConfig config = config_of(c);
       const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 7);
-      Lockstep whole = lockstep(c, {.mode = mode}, 1, true);
+      Lockstep whole = make_lockstep(c, {.mode = mode}, 1, true);
       whole.step(batch);
       for (const int degree : {2, 3, 4})
         for (const bool sequence : {true, false}) {
           if (!divides(config, kBatch, degree)) continue;
           CAPTURE(c.name, degree, sequence, static_cast<int>(mode));
-          Lockstep split = lockstep(c, {.mode = mode}, degree, sequence);
+          Lockstep split = make_lockstep(c, {.mode = mode}, degree, sequence);
           split.step(batch);
           require_near(split.results(), whole.results(), kTolerance);
         }
@@ -213,17 +213,17 @@ TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its
 TEST_CASE("a batch without labels gives tensor-parallel ranks a loss and gradients of 0") {
   const ModelConfig config = config_of(cases()[1]);
   const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 1);
-  Lockstep split = lockstep(cases()[1], {}, 2, true);
+  Lockstep split = make_lockstep(cases()[1], {}, 2, true);
   split.step(batch);
   for (const auto& [name, numbers] : split.results()) {
     INFO(name);
     if (name.starts_with("hidden")) continue;
-    REQUIRE(largest(numbers) == 0.0);
+    REQUIRE(largest_magnitude(numbers) == 0.0);
   }
 }
 
 /// Returns the root mean square of the difference, relative to the root mean square of `expected`.
-double distance(const std::vector<double>& actual, const std::vector<double>& expected) {
+double relative_rms_error(const std::vector<double>& actual, const std::vector<double>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
     difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
@@ -236,23 +236,23 @@ TEST_CASE(
     "tensor-parallel ranks in fp32 and 16 bits come as close to fp64 as the whole model does") {
   const ModelConfig config = config_of(cases()[1]);
   const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
-  Lockstep exact = lockstep(cases()[1], {}, 1, true);
+  Lockstep exact = make_lockstep(cases()[1], {}, 1, true);
   exact.step(batch);
   const NamedNumbers expected = exact.results();
   for (const ModelDtypes dtypes :
        {ModelDtypes{DType::kF32, DType::kF32}, ModelDtypes{DType::kBF16, DType::kF32},
         ModelDtypes{DType::kBF16, DType::kBF16}, ModelDtypes{DType::kF16, DType::kF32}}) {
-    Lockstep whole = lockstep(cases()[1], {.dtypes = dtypes}, 1, true);
+    Lockstep whole = make_lockstep(cases()[1], {.dtypes = dtypes}, 1, true);
     whole.step(batch);
     const NamedNumbers plain = whole.results();
     for (const bool sequence : {true, false}) {
-      Lockstep split = lockstep(cases()[1], {.dtypes = dtypes}, 2, sequence);
+      Lockstep split = make_lockstep(cases()[1], {.dtypes = dtypes}, 2, sequence);
       split.step(batch);
       for (const auto& [name, numbers] : split.results()) {
         CAPTURE(dtype_name(dtypes.compute), dtype_name(dtypes.gradients), sequence, name);
         const double least = unit_roundoff(dtypes.compute);
-        REQUIRE(distance(numbers, expected.at(name)) <
-                2.0 * distance(plain.at(name), expected.at(name)) + 2.0 * least);
+        REQUIRE(relative_rms_error(numbers, expected.at(name)) <
+                2.0 * relative_rms_error(plain.at(name), expected.at(name)) + 2.0 * least);
       }
     }
   }

@@ -259,11 +259,11 @@ TEST_CASE(
       parse_stack("s.yaml", "stack: s\nproducts: 0.8\nattention: 0.5\nmemory: 0.4\nnode: 2\n");
   CHECK(stack == SoftwareStack{"s", 0.8, 0.5, 0.4, 2, 1});
   CHECK_FALSE(stack.recomputes_whole_layers);
-  CHECK(with_stack(plain, parse_stack("s.yaml", "stack: s\nrecomputes_whole_layers: true\n"))
+  CHECK(apply_stack(plain, parse_stack("s.yaml", "stack: s\nrecomputes_whole_layers: true\n"))
             .recomputes_whole_layers);
   CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nrecomputes_whole_layers: 2\n"),
                     Catch::Contains("recomputes_whole_layers: expected true or false, not 2"));
-  const Machine machine = with_stack(plain, stack);
+  const Machine machine = apply_stack(plain, stack);
   CHECK(machine.name == "h100-80gb with s");
   const Rates& rates = machine.rates.front();
   // The rate of large work is the stack's share of the peak; small work keeps its factor relative
@@ -343,7 +343,7 @@ TEST_CASE(
     for (const Op& op : graph.forward) {
       INFO(op_text(graph, op));
       double ideal = 0;
-      for (const MemorySweep& pass : work(graph, op)) {
+      for (const MemorySweep& pass : op_work(graph, op)) {
         const double arithmetic = (pass.flops + 16 * pass.transcendentals) / 100e9;
         ideal += std::max(arithmetic, pass.bytes / 20e9);
       }

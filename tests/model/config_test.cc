@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 
 using nlohmann::json;
-using testing::changed;
+using testing::changed_config_text;
 using testing::config;
 using testing::kRemoved;
 using testing::refusal;
@@ -42,51 +42,53 @@ TEST_CASE("configs of transformers 4 and 5 mean the same") {
 
 TEST_CASE("configs have the meaning that transformers gives them") {
   REQUIRE(expected().size() == 2 * kNames.size());
-  for (const auto& [name, wanted] : expected().items()) {
+  for (const auto& [name, expected_config] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    CHECK(c.vocab_rows == wanted["vocab_rows"]);
-    CHECK(c.hidden == wanted["hidden"]);
-    CHECK(c.feed_forward == wanted["feed_forward"]);
-    CHECK(c.layers == wanted["layers"]);
-    CHECK(c.query_heads == wanted["query_heads"]);
-    CHECK(c.kv_heads == wanted["kv_heads"]);
-    CHECK(c.head_size == wanted["head_size"]);
-    CHECK(c.max_positions == wanted["max_positions"]);
-    CHECK(c.norm_epsilon == wanted["norm_epsilon"]);
-    CHECK(c.tied == wanted["tied"]);
-    CHECK(c.rope.theta == wanted["theta"]);
-    CHECK(c.windows == wanted["windows"].get<std::vector<int64_t>>());
-    if (wanted.contains("rotates")) CHECK(c.rotates == wanted["rotates"].get<std::vector<bool>>());
+    CHECK(c.vocab_rows == expected_config["vocab_rows"]);
+    CHECK(c.hidden == expected_config["hidden"]);
+    CHECK(c.feed_forward == expected_config["feed_forward"]);
+    CHECK(c.layers == expected_config["layers"]);
+    CHECK(c.query_heads == expected_config["query_heads"]);
+    CHECK(c.kv_heads == expected_config["kv_heads"]);
+    CHECK(c.head_size == expected_config["head_size"]);
+    CHECK(c.max_positions == expected_config["max_positions"]);
+    CHECK(c.norm_epsilon == expected_config["norm_epsilon"]);
+    CHECK(c.tied == expected_config["tied"]);
+    CHECK(c.rope.theta == expected_config["theta"]);
+    CHECK(c.windows == expected_config["windows"].get<std::vector<int64_t>>());
+    if (expected_config.contains("rotates"))
+      CHECK(c.rotates == expected_config["rotates"].get<std::vector<bool>>());
   }
 }
 
-void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wanted,
+void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& expected_angles,
                     int64_t longest_sequence = 1) {
   const auto angles = inverse_frequencies(rope, c.rotary_size(), longest_sequence);
-  REQUIRE(angles.size() == wanted.size());
+  REQUIRE(angles.size() == expected_angles.size());
   for (size_t i = 0; i < angles.size(); ++i) {
-    const double want = wanted[i];
-    INFO("angle " << i << ": " << angles[i] << " for " << want);
-    CHECK(std::abs(angles[i] - want) <= 2 * std::ldexp(want, -23));
+    const double expected_angle = expected_angles[i];
+    INFO("angle " << i << ": " << angles[i] << " for " << expected_angle);
+    CHECK(std::abs(angles[i] - expected_angle) <= 2 * std::ldexp(expected_angle, -23));
     CHECK(angles[i] == static_cast<double>(static_cast<float>(angles[i])));
   }
 }
 
 TEST_CASE("rotary angles equal those of transformers within two roundings of fp32") {
-  for (const auto& [name, wanted] : expected().items()) {
+  for (const auto& [name, expected_config] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    require_angles(c, c.rope, wanted["inverse_frequencies"], c.rope.original_positions());
+    require_angles(c, c.rope, expected_config["inverse_frequencies"], c.rope.original_positions());
     CHECK(c.rope.attention_factor() ==
-          Approx(wanted.value("attention_factor", 1.0)).epsilon(1e-14));
+          Approx(expected_config.value("attention_factor", 1.0)).epsilon(1e-14));
     const bool is_longrope = c.rope.as<LongRopeScaling>() != nullptr;
-    REQUIRE(is_longrope == wanted.contains("long_inverse_frequencies"));
+    REQUIRE(is_longrope == expected_config.contains("long_inverse_frequencies"));
     if (is_longrope)
-      require_angles(c, c.rope, wanted["long_inverse_frequencies"],
+      require_angles(c, c.rope, expected_config["long_inverse_frequencies"],
                      c.rope.original_positions() + 1);
-    REQUIRE(c.window_rope.has_value() == wanted.contains("window_inverse_frequencies"));
-    if (c.window_rope) require_angles(c, *c.window_rope, wanted["window_inverse_frequencies"]);
+    REQUIRE(c.window_rope.has_value() == expected_config.contains("window_inverse_frequencies"));
+    if (c.window_rope)
+      require_angles(c, *c.window_rope, expected_config["window_inverse_frequencies"]);
   }
 }
 
@@ -109,28 +111,30 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
   // The classes have defaults for absent keys; null disables the feature.
-  const ModelConfig plain = parse_model_config(changed({{"attn_logit_softcapping", kRemoved},
-                                                        {"final_logit_softcapping", nullptr},
-                                                        {"pad_token_id", kRemoved},
-                                                        {"query_pre_attn_scalar", 64}},
-                                                       "gemma2.v4"),
-                                               "m");
+  const ModelConfig plain =
+      parse_model_config(changed_config_text({{"attn_logit_softcapping", kRemoved},
+                                              {"final_logit_softcapping", nullptr},
+                                              {"pad_token_id", kRemoved},
+                                              {"query_pre_attn_scalar", 64}},
+                                             "gemma2.v4"),
+                         "m");
   CHECK(plain.attention_softcap == 50.0);
   CHECK(plain.logit_softcap == 0.0);
   CHECK(plain.padding_row == 0);
   CHECK(plain.attention_scale == 0.125);
-  CHECK(refusal(
-            changed({{"sliding_window", nullptr}, {"final_logit_softcapping", -1}}, "gemma2.v4")) ==
+  CHECK(refusal(changed_config_text({{"sliding_window", nullptr}, {"final_logit_softcapping", -1}},
+                                    "gemma2.v4")) ==
         "4: config.json:\n  sliding_window: found null; expected the window of layers that have one"
         "\n  final_logit_softcapping: found -1; expected a number above 0");
-  CHECK(refusal(changed({{"use_bidirectional_attention", true}}, "gemma3.v4")) ==
+  CHECK(refusal(changed_config_text({{"use_bidirectional_attention", true}}, "gemma3.v4")) ==
         "3: config.json: use_bidirectional_attention: is not supported yet");
-  CHECK(refusal(changed({{"hidden_activation", "silu"}}, "gemma.v4")) ==
+  CHECK(refusal(changed_config_text({{"hidden_activation", "silu"}}, "gemma.v4")) ==
         "3: config.json: hidden_activation: is not what hidden_act says");
   CHECK(
-      refusal(changed({{"rope_parameters",
-                        {{"full_attention", {{"rope_type", "ntk"}}}, {"sliding_attention", 5}}}},
-                      "gemma3.v5")) ==
+      refusal(changed_config_text(
+          {{"rope_parameters",
+            {{"full_attention", {{"rope_type", "ntk"}}}, {"sliding_attention", 5}}}},
+          "gemma3.v5")) ==
       "4: config.json:\n  rope_parameters.sliding_attention: found 5; expected an object\n"
       "  rope_parameters.full_attention.rope_type: \"ntk\" is not supported yet (default, linear, "
       "llama3, yarn and longrope are)");
@@ -146,12 +150,13 @@ TEST_CASE("a config's multipliers are read, shown and bounded") {
             "\nscales embedding 12, residual 0.22, logits 0.125, attention 0.015625\n") !=
         std::string::npos);
   const ModelConfig plain = parse_model_config(
-      changed({{"embedding_multiplier", kRemoved}, {"attention_multiplier", kRemoved}},
-              "granite.v5"),
+      changed_config_text({{"embedding_multiplier", kRemoved}, {"attention_multiplier", kRemoved}},
+                          "granite.v5"),
       "m");
   CHECK(plain.embedding_scale == 1.0);
   CHECK(plain.attention_scale == 1.0);
-  CHECK(refusal(changed({{"logits_scaling", 0}, {"residual_multiplier", "much"}}, "granite.v5")) ==
+  CHECK(refusal(changed_config_text({{"logits_scaling", 0}, {"residual_multiplier", "much"}},
+                                    "granite.v5")) ==
         "4: config.json:\n  residual_multiplier: found \"much\"; expected a number above 0\n"
         "  logits_scaling: found 0; expected a number above 0");
 }
@@ -263,7 +268,7 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
                                "3,7,11,15,19,23,27,31,35\n") != std::string::npos);
   const auto rotating = [](const json& value) {
     return parse_model_config(
-               changed(
+               changed_config_text(
                    {{"no_rope_layers", value}, {"num_hidden_layers", 4}, {"layer_types", kRemoved}},
                    "smollm3.v4"),
                "m")
@@ -271,12 +276,13 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   };
   CHECK(rotating(kRemoved) == std::vector<bool>{true, true, true, false});
   CHECK(rotating(json::array({0, 1, 0, 1, 1})) == std::vector<bool>{false, true, false, true});
-  CHECK(refusal(changed({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
+  CHECK(refusal(changed_config_text({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
         "4: config.json: no_rope_layers: found a list of 2 entries; expected a 1 or 0 for each of "
         "36 layers");
   const ModelConfig slides = parse_model_config(
-      changed({{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", kRemoved}},
-              "smollm3.v4"),
+      changed_config_text(
+          {{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", kRemoved}},
+          "smollm3.v4"),
       "m");
   CHECK(slides.windows[2] == 0);
   CHECK(slides.windows[3] == 64);
@@ -291,27 +297,29 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   const char* const norms =
       "\nfeatures tied own_head_norms layer_norm_without_bias no_mlp_norm "
       "parallel_residual\n";
-  CHECK(config_text(parse_model_config(changed({{"use_qk_norm", true}}, "cohere.v4"), "m"))
+  CHECK(config_text(
+            parse_model_config(changed_config_text({{"use_qk_norm", true}}, "cohere.v4"), "m"))
             .find(norms) != std::string::npos);
   // Cohere 2's class ignores this key.
-  CHECK(parse_model_config(changed({{"use_qk_norm", true}}, "cohere2.v5"), "m") == cohere);
-  const ModelConfig stable =
-      parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
+  CHECK(parse_model_config(changed_config_text({{"use_qk_norm", true}}, "cohere2.v5"), "m") ==
+        cohere);
+  const ModelConfig stable = parse_model_config(
+      changed_config_text({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
   CHECK(stable.parallel_residual);
   CHECK_FALSE(stable.mlp_norm);
-  CHECK(parse_model_config(changed({{"qk_layernorm", true}}, "stablelm.v4"), "m").qk_norm ==
-        QkNorm::kLayerNormByHead);
+  CHECK(parse_model_config(changed_config_text({{"qk_layernorm", true}}, "stablelm.v4"), "m")
+            .qk_norm == QkNorm::kLayerNormByHead);
   const ModelConfig phi = config("phi2.v4");
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);
   CHECK(phi.dropouts.empty());
   // The config is unchanged, as it was published.
-  CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
+  CHECK(parse_model_config(changed_config_text({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
         std::vector<std::string>{"resid_pdrop"});
   CHECK(config_text(phi).find(
             "\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
             "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
-  CHECK(refusal(changed({{"qk_layernorm", true}}, "phi2.v4")) ==
+  CHECK(refusal(changed_config_text({{"qk_layernorm", true}}, "phi2.v4")) ==
         "3: config.json: qk_layernorm: layer norms of heads that share a weight and a bias are not "
         "supported yet");
   const ModelConfig neox = config("gpt_neox.v4");
@@ -320,7 +328,7 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   CHECK(neox.parallel_residual);
   CHECK(config_text(config("olmo.v4")).find("\nfeatures tied layer_norm_without_weight\n") !=
         std::string::npos);
-  CHECK(refusal(changed({{"clip_qkv", 8.0}}, "olmo.v5")) ==
+  CHECK(refusal(changed_config_text({{"clip_qkv", 8.0}}, "olmo.v5")) ==
         "3: config.json: clip_qkv: found 8.0; queries, keys and values that are clipped to a bound "
         "are not supported yet (null is)");
   CHECK(config_text(config("olmo2.v4"))
@@ -368,29 +376,30 @@ TEST_CASE("keys that may be absent take their class's defaults") {
   const auto parsed = [](const std::string& text) {
     return parse_model_config(text, "config.json");
   };
-  CHECK(parsed(changed({{"num_key_value_heads", kRemoved}})).kv_heads == 9);
-  CHECK(parsed(changed({{"num_key_value_heads", nullptr}})).kv_heads == 9);
-  CHECK(parsed(changed({{"head_dim", nullptr}})).head_size == 64);
-  CHECK(parsed(changed({{"rope_theta", kRemoved}})).rope.theta == 10000.0);
-  CHECK(parsed(changed({{"rms_norm_eps", kRemoved}})).norm_epsilon == 1e-6);
-  CHECK_FALSE(parsed(changed({{"tie_word_embeddings", kRemoved}})).tied);
-  CHECK(parsed(changed({{"eos_token_id", kRemoved}})).eos_ids.empty());
-  CHECK(parsed(changed({{"pad_token_id", -1}})).pad_id == std::nullopt);
-  const int64_t rows = parsed(changed({})).vocab_rows;
-  CHECK(parsed(changed({{"pad_token_id", -1}})).padding_row == rows - 1);  // as torch takes it
-  CHECK(parsed(changed({{"pad_token_id", 3}})).padding_row == 3);
-  CHECK(parsed(changed({{"pad_token_id", rows}})).padding_row == std::nullopt);
-  CHECK(parsed(changed({{"pad_token_id", nullptr}})).padding_row == std::nullopt);
-  CHECK(parsed(changed({{"hidden_act", "swish"}})).hidden == 576);
-  CHECK(parsed(changed({{"torch_dtype", kRemoved}})).dtype == std::nullopt);
+  CHECK(parsed(changed_config_text({{"num_key_value_heads", kRemoved}})).kv_heads == 9);
+  CHECK(parsed(changed_config_text({{"num_key_value_heads", nullptr}})).kv_heads == 9);
+  CHECK(parsed(changed_config_text({{"head_dim", nullptr}})).head_size == 64);
+  CHECK(parsed(changed_config_text({{"rope_theta", kRemoved}})).rope.theta == 10000.0);
+  CHECK(parsed(changed_config_text({{"rms_norm_eps", kRemoved}})).norm_epsilon == 1e-6);
+  CHECK_FALSE(parsed(changed_config_text({{"tie_word_embeddings", kRemoved}})).tied);
+  CHECK(parsed(changed_config_text({{"eos_token_id", kRemoved}})).eos_ids.empty());
+  CHECK(parsed(changed_config_text({{"pad_token_id", -1}})).pad_id == std::nullopt);
+  const int64_t rows = parsed(changed_config_text({})).vocab_rows;
+  CHECK(parsed(changed_config_text({{"pad_token_id", -1}})).padding_row ==
+        rows - 1);  // as torch takes it
+  CHECK(parsed(changed_config_text({{"pad_token_id", 3}})).padding_row == 3);
+  CHECK(parsed(changed_config_text({{"pad_token_id", rows}})).padding_row == std::nullopt);
+  CHECK(parsed(changed_config_text({{"pad_token_id", nullptr}})).padding_row == std::nullopt);
+  CHECK(parsed(changed_config_text({{"hidden_act", "swish"}})).hidden == 576);
+  CHECK(parsed(changed_config_text({{"torch_dtype", kRemoved}})).dtype == std::nullopt);
 
   const auto mistral = [&](const std::string& key, const json& value) {
-    return parsed(changed({{key, value}}, "mistral_window.v4"));
+    return parsed(changed_config_text({{key, value}}, "mistral_window.v4"));
   };
   CHECK(mistral("sliding_window", kRemoved).windows == std::vector<int64_t>(32, 4096));
   CHECK(mistral("sliding_window", nullptr).windows == std::vector<int64_t>(32, 0));
   CHECK(mistral("num_key_value_heads", kRemoved).kv_heads == 8);
-  CHECK(parsed(changed({{"head_dim", kRemoved}}, "qwen3.v5")).head_size == 128);
+  CHECK(parsed(changed_config_text({{"head_dim", kRemoved}}, "qwen3.v5")).head_size == 128);
 }
 
 TEST_CASE("llama3 scaling falls back on the model's positions") {
@@ -398,14 +407,14 @@ TEST_CASE("llama3 scaling falls back on the model's positions") {
                      {"factor", 8.0},
                      {"low_freq_factor", 1.0},
                      {"high_freq_factor", 4.0}};
-  const auto text = changed({{"rope_scaling", scaling}});
+  const auto text = changed_config_text({{"rope_scaling", scaling}});
   CHECK(parse_model_config(text, "c").rope.original_positions() == 8192);
   const auto outer =
-      changed({{"rope_scaling", scaling}, {"original_max_position_embeddings", 4096}});
+      changed_config_text({{"rope_scaling", scaling}, {"original_max_position_embeddings", 4096}});
   CHECK(parse_model_config(outer, "c").rope.original_positions() == 4096);
 }
 
-json yarn(const std::vector<std::pair<std::string, json>>& changes) {
+json yarn_json(const std::vector<std::pair<std::string, json>>& changes) {
   json scaling{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
   for (const auto& [key, value] : changes) {
     if (value.is_discarded())
@@ -418,29 +427,31 @@ json yarn(const std::vector<std::pair<std::string, json>>& changes) {
 
 TEST_CASE("yarn reads the same keys of its object and its class as transformers") {
   const auto read = [](const json& scaling) {
-    return parse_model_config(changed({{"rope_scaling", scaling}}), "c").rope;
+    return parse_model_config(changed_config_text({{"rope_scaling", scaling}}), "c").rope;
   };
-  const RopeConfig plain = read(yarn({}));
+  const RopeConfig plain = read(yarn_json({}));
   REQUIRE(plain.as<YarnScaling>());
   CHECK(plain.original_positions() == 2048);
   CHECK(plain.attention_factor() == Approx(0.1 * std::log(4.0) + 1.0));
   // Zeros have the same effect as absent keys. A null factor is computed as the ratio of the
   // longest contexts.
-  CHECK(read(yarn(
+  CHECK(read(yarn_json(
             {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
         plain);
-  CHECK(read(yarn({{"factor", nullptr}})).factor() == 4.0);
-  CHECK(read(yarn({{"attention_factor", 1.5}, {"mscale", 1}, {"mscale_all_dim", 2}}))
+  CHECK(read(yarn_json({{"factor", nullptr}})).factor() == 4.0);
+  CHECK(read(yarn_json({{"attention_factor", 1.5}, {"mscale", 1}, {"mscale_all_dim", 2}}))
             .attention_factor() == 1.5);
-  CHECK(read(yarn({{"mscale", 2}, {"mscale_all_dim", 1}})).attention_factor() ==
+  CHECK(read(yarn_json({{"mscale", 2}, {"mscale_all_dim", 1}})).attention_factor() ==
         Approx((0.2 * std::log(4.0) + 1.0) / (0.1 * std::log(4.0) + 1.0)));
-  CHECK(read(yarn({{"factor", 1}})).attention_factor() == 1.0);
-  CHECK(read(yarn({{"original_max_position_embeddings", kRemoved}})).original_positions() == 8192);
-  const auto outer =
-      changed({{"rope_scaling", yarn({})}, {"original_max_position_embeddings", 4096}});
+  CHECK(read(yarn_json({{"factor", 1}})).attention_factor() == 1.0);
+  CHECK(read(yarn_json({{"original_max_position_embeddings", kRemoved}})).original_positions() ==
+        8192);
+  const auto outer = changed_config_text(
+      {{"rope_scaling", yarn_json({})}, {"original_max_position_embeddings", 4096}});
   CHECK(parse_model_config(outer, "c").rope.original_positions() == 4096);
   // A class with a rotation for each layer type reads only the object.
-  const auto inner = changed({{"original_max_position_embeddings", 4096}}, "gemma3_yarn.v5");
+  const auto inner =
+      changed_config_text({{"original_max_position_embeddings", 4096}}, "gemma3_yarn.v5");
   CHECK(parse_model_config(inner, "c").rope.original_positions() == 16384);
   CHECK(config_text(config("llama_yarn.v4"))
             .find("\nrope yarn theta 150000 factor 32 fast 32 slow 1 not truncated original 4096 "
@@ -449,23 +460,24 @@ TEST_CASE("yarn reads the same keys of its object and its class as transformers"
 
 TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
   const ModelConfig published = config("phi3_128k.v4");
-  const json scaling = json::parse(changed({}, "phi3_128k.v4"))["rope_scaling"];
+  const json scaling = json::parse(changed_config_text({}, "phi3_128k.v4"))["rope_scaling"];
   for (const char* name : {"su", "yarn"}) {
     json other = scaling;
     other["type"] = name;
-    CHECK(parse_model_config(changed({{"rope_scaling", other}}, "phi3_128k.v4"), "c") == published);
+    CHECK(parse_model_config(changed_config_text({{"rope_scaling", other}}, "phi3_128k.v4"), "c") ==
+          published);
   }
   // The class has its own original_max_position_embeddings, 4096, which takes precedence over the
   // object's.
   json inner = scaling;
   inner["original_max_position_embeddings"] = 8192;
-  CHECK(parse_model_config(
-            changed({{"rope_scaling", inner}, {"original_max_position_embeddings", kRemoved}},
-                    "phi3_128k.v4"),
-            "c") == published);
+  CHECK(parse_model_config(changed_config_text({{"rope_scaling", inner},
+                                                {"original_max_position_embeddings", kRemoved}},
+                                               "phi3_128k.v4"),
+                           "c") == published);
   inner["attention_factor"] = 1.25;
   const ModelConfig given =
-      parse_model_config(changed({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
+      parse_model_config(changed_config_text({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
   CHECK(given.rope.attention_factor() == 1.25);
   CHECK_FALSE(uses_long_factors(given.rope, 4096));
   CHECK(uses_long_factors(given.rope, 4097));
@@ -477,49 +489,49 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
 TEST_CASE(
     "the message about sequences longer than the model's positions suggests a rope scaling that "
     "reaches them") {
-  CHECK(reached_positions(config("smollm2_135m.v4")) == 8192);
-  CHECK(scaling_for(config("smollm2_135m.v4"), 20000) ==
+  CHECK(max_supported_positions(config("smollm2_135m.v4")) == 8192);
+  CHECK(suggest_rope_scaling(config("smollm2_135m.v4"), 20000) ==
         "yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2.45, "
         "\"original_max_position_embeddings\": 8192} in config.json");
-  CHECK(reached_positions(config("llama3.v4")) == 131072);
-  CHECK(scaling_for(config("llama3.v4"), 262144) ==
+  CHECK(max_supported_positions(config("llama3.v4")) == 131072);
+  CHECK(suggest_rope_scaling(config("llama3.v4"), 262144) ==
         "factor 64 instead of 32 in the rope scaling of config.json reaches them");
-  CHECK(reached_positions(config("qwen2_yarn.v4")) == 131072);
-  CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
+  CHECK(max_supported_positions(config("qwen2_yarn.v4")) == 131072);
+  CHECK(suggest_rope_scaling(config("qwen2_yarn.v4"), 196608) ==
         "factor 6 instead of 4 in the rope scaling of config.json reaches them");
-  CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
+  CHECK(suggest_rope_scaling(config("phi4_mini.v4"), 200000) ==
         "longrope's long_factor is for sequences of at most 131072 tokens; longer ones need "
         "factors that were found for them");
-  CHECK(scaling_for(config("phi3.v4"), 8192) ==
+  CHECK(suggest_rope_scaling(config("phi3.v4"), 8192) ==
         "longrope reaches them: rope_scaling with a short_factor and a long_factor that were found "
         "for this model");
   const auto gpt2 =
       parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4})", "m");
-  CHECK(scaling_for(gpt2, 2048).empty());
+  CHECK(suggest_rope_scaling(gpt2, 2048).empty());
 }
 
 TEST_CASE("a non-empty rope_scaling takes precedence over rope_parameters") {
   const json five{{"rope_type", "default"}, {"rope_theta", 5000.0}};
   const json four{{"type", "linear"}, {"factor", 2.0}};
-  const auto both =
-      parse_model_config(changed({{"rope_parameters", five}, {"rope_scaling", four}}), "c");
+  const auto both = parse_model_config(
+      changed_config_text({{"rope_parameters", five}, {"rope_scaling", four}}), "c");
   CHECK(both.rope == RopeConfig{.theta = 100000.0, .scaling = LinearScaling{2.0}});
   const auto empty = parse_model_config(
-      changed({{"rope_parameters", five}, {"rope_scaling", json::object()}}), "c");
+      changed_config_text({{"rope_parameters", five}, {"rope_scaling", json::object()}}), "c");
   CHECK(empty.rope == RopeConfig{.theta = 5000.0});
 }
 
 TEST_CASE("all problems of a config are reported at once, each with its key") {
-  const std::string text = changed({{"vocab_size", kRemoved},
-                                    {"hidden_size", "wide"},
-                                    {"num_hidden_layers", 30.5},
-                                    {"num_attention_heads", -9},
-                                    {"intermediate_size", 99999999999999999ULL},
-                                    {"tie_word_embeddings", 1},
-                                    {"rms_norm_eps", 0},
-                                    {"rope_scaling", json::array({1})},
-                                    {"eos_token_id", json::array({3, "x"})},
-                                    {"hidden_act", "quick_gelu"}});
+  const std::string text = changed_config_text({{"vocab_size", kRemoved},
+                                                {"hidden_size", "wide"},
+                                                {"num_hidden_layers", 30.5},
+                                                {"num_attention_heads", -9},
+                                                {"intermediate_size", 99999999999999999ULL},
+                                                {"tie_word_embeddings", 1},
+                                                {"rms_norm_eps", 0},
+                                                {"rope_scaling", json::array({1})},
+                                                {"eos_token_id", json::array({3, "x"})},
+                                                {"hidden_act", "quick_gelu"}});
   REQUIRE(
       refusal(text) ==
       "4: config.json:\n"
@@ -578,25 +590,25 @@ TEST_CASE("dimensions that do not fit together are refused") {
           {"high_freq_factor", 4}}}},
        llama,
        "4: config.json: rope_scaling.high_freq_factor: must be above low_freq_factor"},
-      {{{"rope_scaling", yarn({{"factor", kRemoved}})}},
+      {{{"rope_scaling", yarn_json({{"factor", kRemoved}})}},
        llama,
        "4: config.json: rope_scaling.factor: missing; expected a number of at least 1"},
-      {{{"rope_scaling", yarn({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
+      {{{"rope_scaling", yarn_json({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
        llama,
        "4: config.json: rope_scaling.factor: missing, and it cannot be computed without "
        "max_position_embeddings"},
-      {{{"rope_scaling", yarn({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
+      {{{"rope_scaling", yarn_json({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
        llama,
        "4: config.json:\n"
        "  rope_scaling.factor: found 0.5; expected a number of at least 1\n"
        "  rope_scaling.truncate: found 0; expected true or false\n"
        "  rope_scaling.mscale: found -1; expected a number of at least 0"},
-      {{{"rope_scaling", yarn({{"beta_fast", 1}, {"beta_slow", 2}, {"rope_theta", 1}})}},
+      {{{"rope_scaling", yarn_json({{"beta_fast", 1}, {"beta_slow", 2}, {"rope_theta", 1}})}},
        llama,
        "4: config.json:\n"
        "  rope_scaling.rope_type: \"yarn\" expects a rope_theta above 1, found 1\n"
        "  rope_scaling.beta_fast: found 1; expected at least beta_slow, 2"},
-      {{{"rope_parameters", {{"full_attention", yarn({{"truncate", false}})}}}},
+      {{{"rope_parameters", {{"full_attention", yarn_json({{"truncate", false}})}}}},
        "gemma3.v5",
        "3: config.json: rope_parameters.full_attention.truncate: transformers reads it only for "
        "models with one rotation"},
@@ -620,13 +632,14 @@ TEST_CASE("dimensions that do not fit together are refused") {
        llama,
        "4: config.json: rope_theta: found \"big\"; expected a number above 0"},
   };
-  for (const RefusedConfig& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
+  for (const RefusedConfig& c : cases)
+    CHECK(refusal(changed_config_text(c.changes, c.base)) == c.message);
   const json one_sliding = [] {
     json types(std::vector<std::string>(24, "full_attention"));
     types[3] = "sliding_attention";
     return types;
   }();
-  CHECK(refusal(changed({{"layer_types", one_sliding}}, "qwen2.v4")) ==
+  CHECK(refusal(changed_config_text({{"layer_types", one_sliding}}, "qwen2.v4")) ==
         "4: config.json: layer_types: layer 3 is \"sliding_attention\", but no sliding window is "
         "in use");
 }
@@ -735,7 +748,8 @@ TEST_CASE("unsupported features of a model are refused by name") {
        "4: config.json: text_config.hidden_size: found \"wide\"; expected a whole number from 1 to "
        "1048576"},
   };
-  for (const RefusedConfig& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
+  for (const RefusedConfig& c : cases)
+    CHECK(refusal(changed_config_text(c.changes, c.base)) == c.message);
 }
 
 TEST_CASE("texts that are not a config are refused") {
@@ -765,7 +779,7 @@ TEST_CASE("hostile texts in place of a config are refused with a message") {
   CHECK(refusal(closed) == "4: config.json: found a list of 1 entry; expected an object");
   CHECK(refusal("{\"model_type\":" + closed + "}")
             .rfind("4: config.json: model_type: found a list", 0) == 0);
-  CHECK(refusal(changed({{"model_type", std::string(100000, 'x')}})).size() < 400);
+  CHECK(refusal(changed_config_text({{"model_type", std::string(100000, 'x')}})).size() < 400);
   CHECK(refusal("{\"" + std::string(1 << 20, 'k')).size() < 300);
 }
 

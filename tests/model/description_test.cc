@@ -34,7 +34,7 @@ const json& expected_text() {
 }
 
 TEST_CASE("tensors have the names, shapes and order of the state dict") {
-  for (const auto& [name, wanted] : expected_text().items()) {
+  for (const auto& [name, expected_model] : expected_text().items()) {
     INFO(name);
     ModelConfig small = config(name);
     small.layers = 2;
@@ -44,7 +44,7 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
     for (const TensorInfo& tensor : model.tensors)
       if (found.empty() || found.back().first != tensor.file_name())
         found.emplace_back(tensor.file_name(), tensor.file_shape());
-    for (const json& tensor : wanted["tensors_of_2_layers"])
+    for (const json& tensor : expected_model["tensors_of_2_layers"])
       expected.emplace_back(tensor[0], tensor[1].get<Dims>());
     // transformers' classes of these models have their modules in another order.
     static const std::set<std::string> kOtherwise{"glm4", "gpt_neox", "phi3"};
@@ -58,9 +58,9 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
 }
 
 TEST_CASE("parameters are counted as transformers counts them") {
-  for (const auto& [name, wanted] : expected_text().items()) {
+  for (const auto& [name, expected_model] : expected_text().items()) {
     INFO(name);
-    CHECK(count_parameters(build(name)).total == wanted["parameters"]);
+    CHECK(count_parameters(build(name)).total == expected_model["parameters"]);
   }
   const ParameterCounts smol = count_parameters(build("smollm2_135m.v4"));
   CHECK(smol == ParameterCounts{134515008, 28311552, 106203456, 134515008});
@@ -70,7 +70,7 @@ TEST_CASE("parameters are counted as transformers counts them") {
 
 TEST_CASE("layer norms of query and key heads are named in files as in transformers") {
   const auto tensors = [](const char* key, const char* base) {
-    ModelConfig small = parse_model_config(testing::changed({{key, true}}, base), base);
+    ModelConfig small = parse_model_config(testing::changed_config_text({{key, true}}, base), base);
     small.layers = 1;
     small.windows.resize(1);
     std::map<std::string, Dims> found;
@@ -188,7 +188,7 @@ TEST_CASE("every parameter of a graph is bound to tensors whose rows together fo
     std::set<TensorId> seen;
     for (const Layer& layer : model.layers) {
       const LayerGraph& graph = model.graph_of(layer);
-      REQUIRE(layer.params.size() == graph.with_role(ValueRole::kParam).size());
+      REQUIRE(layer.params.size() == graph.values_with_role(ValueRole::kParam).size());
       for (const GraphParam& param : layer.params) {
         Dims whole = graph.at(param.value).dims;
         int64_t rows = 0;
@@ -374,7 +374,7 @@ TEST_CASE("norms and biases are exempt from weight decay, magnitudes are not") {
   for (const auto& name : {"llama_linear.v4", "qwen3.v4"}) {
     for (const TensorInfo& tensor : build(name).tensors) {
       const auto parts = tensor.name.substr(tensor.name.rfind('.', tensor.name.rfind('.') - 1) + 1);
-      last_words[decays(tensor)].insert(parts);
+      last_words[has_weight_decay(tensor)].insert(parts);
     }
   }
   CHECK(last_words[true] == std::set<std::string>{"embed_tokens.weight", "q_proj.weight",
@@ -387,8 +387,8 @@ TEST_CASE("norms and biases are exempt from weight decay, magnitudes are not") {
                                                    "post_attention_layernorm.weight", "norm.weight",
                                                    "q_norm.weight", "k_norm.weight"});
   for (const char* name : {"q_proj.lora_A.weight", "q_proj.lora_B.weight"})
-    CHECK(decays(TensorInfo(name, {4, 4})));
-  CHECK(decays(TensorInfo("q_proj.lora_magnitude_vector", {4})));
+    CHECK(has_weight_decay(TensorInfo(name, {4, 4})));
+  CHECK(has_weight_decay(TensorInfo("q_proj.lora_magnitude_vector", {4})));
 }
 
 }  // namespace

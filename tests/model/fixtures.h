@@ -22,8 +22,9 @@ inline ModelConfig config(const std::string& name) {
 }
 
 /// Returns SmolLM2's config.json with these keys changed; a discarded value removes its key.
-inline std::string changed(const std::vector<std::pair<std::string, nlohmann::json>>& changes,
-                           const std::string& base = "smollm2_135m.v4") {
+inline std::string changed_config_text(
+    const std::vector<std::pair<std::string, nlohmann::json>>& changes,
+    const std::string& base = "smollm2_135m.v4") {
   auto root = nlohmann::json::parse(read_file(config_path(base)));
   for (const auto& [key, value] : changes) {
     if (value.is_discarded()) {

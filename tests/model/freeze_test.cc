@@ -29,7 +29,7 @@ using List = std::vector<Op> LayerGraph::*;
 constexpr List kListsOfLayer[] = {&LayerGraph::forward, &LayerGraph::input_grad,
                                   &LayerGraph::weight_grad, &LayerGraph::backward};
 
-std::string text_of(const ModelDescription& model) {
+std::string operations_text(const ModelDescription& model) {
   std::string text;
   for (const Layer& layer : model.layers)
     for (const List list : kListsOfLayer) {
@@ -51,7 +51,7 @@ std::vector<std::string> gradients_of(const ModelDescription& model, size_t laye
   return names;
 }
 
-size_t weight_gradients(const LayerGraph& graph) {
+size_t count_weight_gradients(const LayerGraph& graph) {
   return static_cast<size_t>(
       std::count_if(graph.backward.begin(), graph.backward.end(), [](const Op& op) {
         return op.kind == OpKind::kLinearWgrad || op.kind == OpKind::kRmsNormWgrad ||
@@ -66,7 +66,8 @@ constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "
 TEST_CASE("if nothing is frozen the lists of operations do not change") {
   for (const char* name : kFrozenModels) {
     const ModelDescription model = model_of(name);
-    CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));
+    CHECK(operations_text(freeze(model, [](const TensorInfo&) { return true; })) ==
+          operations_text(model));
   }
 }
 
@@ -131,22 +132,22 @@ TEST_CASE(
         const LayerGraph& before = model.graph_of(model.layers[l]);
         const LayerGraph& after = frozen.graph_of(frozen.layers[l]);
         CHECK(gradients_of(frozen, l).empty());
-        CHECK(weight_gradients(after) == 0);
+        CHECK(count_weight_gradients(after) == 0);
         CHECK(after.weight_grad.empty());
         CHECK(after.forward.size() == before.forward.size());
         CHECK(plan_saved(after).bytes <= plan_saved(before).bytes);
       }
       const LayerGraph& block = model.graph_of(model.layers[2]);
-      CHECK(weight_gradients(block) > 0);
+      CHECK(count_weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // the embedding
       // Results of norms are not recomputed any more, because only the weight gradients of linear
       // layers read them.
       CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
-            block.backward.size() - weight_gradients(block));
+            block.backward.size() - count_weight_gradients(block));
     }
 }
 
-bool has(const std::vector<Op>& list, OpKind kind) {
+bool has_kind(const std::vector<Op>& list, OpKind kind) {
   return std::any_of(list.begin(), list.end(), [kind](const Op& op) { return op.kind == kind; });
 }
 
@@ -177,12 +178,12 @@ TEST_CASE(
       // multiplication.
       const LayerGraph& first = frozen.graph_of(frozen.layers[2]);
       CHECK(first.find(ValueRole::kInputGrad, Port::kHidden) < 0);
-      CHECK(has(first.backward, OpKind::kLinearWgrad));
-      CHECK_FALSE(has(first.backward, OpKind::kAttentionDgrad));
-      CHECK_FALSE(has(first.backward, OpKind::kLinearDgrad));
+      CHECK(has_kind(first.backward, OpKind::kLinearWgrad));
+      CHECK_FALSE(has_kind(first.backward, OpKind::kAttentionDgrad));
+      CHECK_FALSE(has_kind(first.backward, OpKind::kLinearDgrad));
       const LayerGraph& above = frozen.graph_of(frozen.layers[3]);
       CHECK(above.find(ValueRole::kInputGrad, Port::kHidden) >= 0);
-      CHECK(has(above.backward, OpKind::kAttentionDgrad));
+      CHECK(has_kind(above.backward, OpKind::kAttentionDgrad));
     }
 }
 
@@ -195,7 +196,7 @@ TEST_CASE(
   const ModelDescription embedding = freeze(
       model, [](const TensorInfo& tensor) { return tensor.name == "model.embed_tokens.weight"; });
   CHECK(embedding.first_trained == 0);
-  CHECK(has(embedding.graph_of(embedding.layers[0]).backward, OpKind::kEmbedWgrad));
+  CHECK(has_kind(embedding.graph_of(embedding.layers[0]).backward, OpKind::kEmbedWgrad));
   CHECK(embedding.graph_of(embedding.layers[1]).find(ValueRole::kInputGrad, Port::kHidden) >= 0);
 }
 
@@ -205,11 +206,11 @@ TEST_CASE("freezing one matrix removes only its own gradient, in the layers that
     return tensor.name != "model.layers.1.mlp.down_proj.weight";
   });
   for (size_t l = 0; l < model.layers.size(); ++l) {
-    std::vector<std::string> wanted = gradients_of(model, l);
+    std::vector<std::string> expected = gradients_of(model, l);
     if (l == 2)
-      std::erase_if(wanted,
+      std::erase_if(expected,
                     [](const std::string& name) { return name.find("down") != std::string::npos; });
-    CHECK(gradients_of(frozen, l) == wanted);
+    CHECK(gradients_of(frozen, l) == expected);
     CHECK((gradients_of(frozen, l).size() == gradients_of(model, l).size()) == (l != 2));
   }
   // The other blocks still share a graph.

@@ -74,9 +74,10 @@ TEST_CASE(
   for (const char* text : {"50M", "350m", "1B", "1.3B", "3B", "7B", "13B", "30B", "70B", "175B",
                            "405b", "1000B", "10000B"}) {
     INFO(text);
-    const int64_t wanted = parse_parameter_count(text);
-    const ModelPreset preset = preset_of_size(wanted);
-    const double off = static_cast<double>(parameters_of(preset)) / static_cast<double>(wanted) - 1;
+    const int64_t requested = parse_parameter_count(text);
+    const ModelPreset preset = preset_of_size(requested);
+    const double off =
+        static_cast<double>(parameters_of(preset)) / static_cast<double>(requested) - 1;
     CHECK(std::abs(off) < 0.005);
     CHECK(preset.query_heads % 8 == 0);
     CHECK(preset.layers % 4 == 0);

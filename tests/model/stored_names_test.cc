@@ -35,7 +35,7 @@ TEST_CASE("tensors that are stored under the model's own names keep them", "[nam
   const StoredNames names = find_stored_names(
       model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                         "model.norm.weight", "lm_head.weight"});
-  CHECK(names.stored.empty());
+  CHECK(names.stored_name_of.empty());
   CHECK(names.cause.empty());
   CHECK(stored_name_example(model_of(false), names).empty());
 }
@@ -55,16 +55,16 @@ TEST_CASE("a prefix of all tensors, and wrappers anywhere, are removed", "[names
         {"language_model.model.", "language_model.lm_head.weight"},
         {"model._fsdp_wrapped_module.", "lm_head.weight"}}) {
     INFO(s.body);
-    Names wanted{{"model.embed_tokens.weight", s.body + "embed_tokens.weight"},
-                 {"model.layers.0.self_attn.q_proj.weight",
-                  s.body + "layers.0._checkpoint_wrapped_module.self_attn.q_proj.weight"},
-                 {"model.norm.weight", s.body + "norm.weight"}};
-    if (s.head != "lm_head.weight") wanted["lm_head.weight"] = s.head;
+    Names expected{{"model.embed_tokens.weight", s.body + "embed_tokens.weight"},
+                   {"model.layers.0.self_attn.q_proj.weight",
+                    s.body + "layers.0._checkpoint_wrapped_module.self_attn.q_proj.weight"},
+                   {"model.norm.weight", s.body + "norm.weight"}};
+    if (s.head != "lm_head.weight") expected["lm_head.weight"] = s.head;
     std::vector<std::string> stored{s.head};
-    for (const auto& [name, as_stored] : wanted)
+    for (const auto& [name, as_stored] : expected)
       if (as_stored != s.head) stored.push_back(as_stored);
     const StoredNames names = find_stored_names(model_of(false), stored);
-    CHECK(names.stored == wanted);
+    CHECK(names.stored_name_of == expected);
     CHECK(names.cause.empty());
   }
 }
@@ -78,14 +78,14 @@ TEST_CASE("a head's bias is found where its matrix is, under any prefix", "[name
   const std::vector<std::string> bodies{"model.embed_tokens.weight",
                                         "model.layers.0.self_attn.q_proj.weight",
                                         "model.norm.weight", "lm_head.weight", "lm_head.bias"};
-  Names wanted;
+  Names expected;
   std::vector<std::string> stored;
   for (const std::string& name : bodies) {
-    wanted[name] = "module." + name;
+    expected[name] = "module." + name;
     stored.push_back("module." + name);
   }
-  CHECK(find_stored_names(model, stored).stored == wanted);
-  CHECK(find_stored_names(model, bodies).stored.empty());
+  CHECK(find_stored_names(model, stored).stored_name_of == expected);
+  CHECK(find_stored_names(model, bodies).stored_name_of.empty());
 }
 
 TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[names]") {
@@ -94,16 +94,16 @@ TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[n
   std::vector<std::string> stored = rest;
   stored.emplace_back("lm_head.weight");
   const StoredNames tied = find_stored_names(model_of(true), stored);
-  CHECK(tied.stored == Names{{"model.embed_tokens.weight", "lm_head.weight"}});
+  CHECK(tied.stored_name_of == Names{{"model.embed_tokens.weight", "lm_head.weight"}});
   CHECK(stored_name_example(model_of(true), tied).empty());
-  CHECK(find_stored_names(model_of(false), stored).stored.empty());
+  CHECK(find_stored_names(model_of(false), stored).stored_name_of.empty());
   stored.emplace_back("model.embed_tokens.weight");
-  CHECK(find_stored_names(model_of(true), stored).stored.empty());
+  CHECK(find_stored_names(model_of(true), stored).stored_name_of.empty());
   const StoredNames wrapped =
       find_stored_names(model_of(true), {"_orig_mod.lm_head.weight",
                                          "_orig_mod.model.layers.0.self_attn.q_proj.weight",
                                          "_orig_mod.model.norm.weight"});
-  CHECK(wrapped.stored.at("model.embed_tokens.weight") == "_orig_mod.lm_head.weight");
+  CHECK(wrapped.stored_name_of.at("model.embed_tokens.weight") == "_orig_mod.lm_head.weight");
   CHECK(stored_name_example(model_of(false), wrapped) ==
         "\"_orig_mod.model.layers.0.self_attn.q_proj.weight\" for "
         "\"model.layers.0.self_attn.q_proj.weight\"");
@@ -115,7 +115,7 @@ TEST_CASE("the model's own names are used if there are other sets of tensors as 
   for (const char* name :
        {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"})
     stored.push_back(std::string("ema.") + name);
-  CHECK(find_stored_names(model_of(false), stored).stored.empty());
+  CHECK(find_stored_names(model_of(false), stored).stored_name_of.empty());
 }
 
 TEST_CASE("tensors that are stored in place of the model's are named in the error", "[names]") {

@@ -22,7 +22,7 @@ namespace {
 
 using testing::config;
 
-ModelConfig small(const std::string& name) {
+ModelConfig two_layer_config(const std::string& name) {
   ModelConfig c = config(name);
   c.layers = 2;
   c.windows.resize(2);
@@ -59,8 +59,8 @@ TEST_CASE("tensor degree 1 gives the model without a split, with sequence parall
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen3.v4", "mistral_window.v4"})
     for (const GraphMode mode : {GraphMode::kTrain, GraphMode::kEvaluate, GraphMode::kLogits}) {
       INFO(name);
-      const ModelDescription plain = build_model(small(name), {2, 64}, mode);
-      const ModelDescription split = split_model(small(name), {1, 0, true}, mode);
+      const ModelDescription plain = build_model(two_layer_config(name), {2, 64}, mode);
+      const ModelDescription split = split_model(two_layer_config(name), {1, 0, true}, mode);
       CHECK(split.tensors == plain.tensors);
       REQUIRE(split.graphs.size() == plain.graphs.size());
       for (size_t g = 0; g < plain.graphs.size(); ++g) {
@@ -82,7 +82,7 @@ TEST_CASE(
     "the operations of a block on one of three ranks with sequence parallelism are the expected "
     "lists") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 1, true}, GraphMode::kTrain, {3, 64});
+      split_model(two_layer_config("smollm2_135m.v4"), {3, 1, true}, GraphMode::kTrain, {3, 64});
   CHECK(
       list_text(model.graphs[1], model.graphs[1].forward) ==
       "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out:[64,576] "
@@ -151,7 +151,7 @@ TEST_CASE(
 
 TEST_CASE("embedding and head are split by the vocabulary") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 2, false}, GraphMode::kTrain, {1, 16});
+      split_model(two_layer_config("smollm2_135m.v4"), {3, 2, false}, GraphMode::kTrain, {1, 16});
   CHECK(list_text(model.graphs[0], model.graphs[0].forward) ==
         "embed tokens:[16] embed.weight:[16384,576] -> embedding:[16,576]\n"
         "all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
@@ -166,7 +166,7 @@ TEST_CASE("embedding and head are split by the vocabulary") {
 }
 
 TEST_CASE("a rank has the bias of its rows of the head, and the same padding as its matrix") {
-  ModelConfig phi = small("phi2.v4");
+  ModelConfig phi = two_layer_config("phi2.v4");
   phi.vocab_rows = 51201;
   const ModelDescription model = split_model(phi, {2, 1, false}, GraphMode::kTrain, {1, 16});
   const TensorInfo& bias = model.tensors.back();
@@ -189,7 +189,7 @@ TEST_CASE("a rank has the bias of its rows of the head, and the same padding as 
 
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
   const ModelDescription model =
-      split_model(small("smollm2_135m.v4"), {3, 0, true}, GraphMode::kLogits, {1, 48});
+      split_model(two_layer_config("smollm2_135m.v4"), {3, 0, true}, GraphMode::kLogits, {1, 48});
   const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(list_text(head, head.forward) ==
         "rms_norm x:[16,576] norm.weight:[576] -> norm.weight.out:[16,576] norm.weight.rstd:[16]\n"
@@ -205,7 +205,7 @@ TEST_CASE(
     "with sequence parallelism a rank's hidden states are a block of the tokens, and the loader's "
     "values are of all tokens") {
   for (const bool sequence : {true, false}) {
-    const ModelDescription model = split_model(small("qwen3.v4"), {4, 3, sequence});
+    const ModelDescription model = split_model(two_layer_config("qwen3.v4"), {4, 3, sequence});
     CHECK(model.split == TensorSplit{4, 3, sequence});
     for (const LayerGraph& graph : model.graphs)
       for (const Value& value : graph.values) {
@@ -218,7 +218,7 @@ TEST_CASE(
 }
 
 TEST_CASE("matrices are split by rows or by columns, norms and biases of sums are on every rank") {
-  ModelConfig c = small("llama_linear.v4");  // attention_bias and mlp_bias
+  ModelConfig c = two_layer_config("llama_linear.v4");  // attention_bias and mlp_bias
   c.query_heads = 8;
   c.kv_heads = 4;
   c.head_size = 16;
@@ -249,7 +249,7 @@ TEST_CASE("matrices are split by rows or by columns, norms and biases of sums ar
 TEST_CASE(
     "fewer key and value heads than ranks are on several ranks, which compute parts of their "
     "gradients") {
-  ModelConfig c = small("qwen3.v4");  // 16 query heads, 8 key/value heads of 128
+  ModelConfig c = two_layer_config("qwen3.v4");  // 16 query heads, 8 key/value heads of 128
   c.kv_heads = 2;
   for (int rank = 0; rank < 8; ++rank) {
     const ModelDescription model = split_model(c, {8, rank, false});
@@ -269,7 +269,7 @@ TEST_CASE(
 
 TEST_CASE("only the first rank adds the bias of a sum, but all ranks store it") {
   for (int rank = 0; rank < 2; ++rank) {
-    ModelConfig c = small("llama_linear.v4");
+    ModelConfig c = two_layer_config("llama_linear.v4");
     const ModelDescription model = split_model(c, {2, rank, true});
     const LayerGraph& block = model.graphs[1];
     std::map<std::string, bool> adds;
@@ -302,7 +302,7 @@ TEST_CASE("selective recompute repeats no communication") {
     for (const bool sequence : {true, false})
       for (const int64_t tokens : {64, 4096}) {
         INFO(name << ", " << tokens << " tokens" << (sequence ? ", sequence" : ""));
-        const ModelConfig c = small(name);
+        const ModelConfig c = two_layer_config(name);
         CHECK(collectives(c, sequence, RecomputeLevel::kSelective, tokens) ==
               collectives(c, sequence, RecomputeLevel::kNone, tokens));
       }
@@ -311,7 +311,7 @@ TEST_CASE("selective recompute repeats no communication") {
 TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
-      const ModelConfig c = small(name);
+      const ModelConfig c = two_layer_config(name);
       if (!tensor_split_problems(c, degree).empty()) continue;
       std::vector<ModelDescription> ranks;
       for (int rank = 0; rank < degree; ++rank)
@@ -395,13 +395,13 @@ TEST_CASE("rows get the least padding with which the tokens of a micro-batch can
         const BatchShape once = pad_sequence_length({rows, tokens}, {degree, 0, true});
         CHECK(pad_sequence_length(once, {degree, 0, true}) == once);
       }
-  const ModelConfig c = small("llama2.v4");
+  const ModelConfig c = two_layer_config("llama2.v4");
   const ModelDescription model = build_model(c, {1, 63}, GraphMode::kTrain, {}, {}, {2, 1, true});
   CHECK(model.batch == BatchShape{1, 64, 1});
 }
 
 TEST_CASE("a vocabulary that ranks cannot divide evenly is padded on the last one") {
-  ModelConfig c = small("llama2.v4");
+  ModelConfig c = two_layer_config("llama2.v4");
   c.vocab_rows = 50257;
   for (const int index : {0, 1, 2, 3}) {
     CAPTURE(index);
@@ -416,13 +416,13 @@ TEST_CASE("a vocabulary that ranks cannot divide evenly is padded on the last on
       CHECK(found->padding == (index < 3 ? 0 : 3 * c.hidden));
       CHECK(found->local_numel() == 12565 * c.hidden);
       for (const int other : {0, 1, 2, 3}) {
-        const Box part = local_part(*found, other);
+        const Box part = box_of_rank(*found, other);
         CHECK(part.offset[0] == other * 12565);
         CHECK(part.extent[0] == (other < 3 ? 12565 : 12562));
       }
     }
     const Op& loss = model.graphs[static_cast<size_t>(model.layers.back().graph)].forward.back();
-    CHECK(loss.attrs.get<VocabularyAttrs>().own_rows(12565) == (index < 3 ? 12565 : 12562));
+    CHECK(loss.attrs.get<VocabularyAttrs>().unpadded_rows(12565) == (index < 3 ? 12565 : 12562));
   }
 }
 
@@ -583,7 +583,7 @@ void compare_layer(const ModelDescription& whole, const ModelDescription& local,
 }
 
 TEST_CASE("a rank's operations are divided as the table of kinds says, and terms are summed") {
-  ModelConfig c = small("llama_linear.v4");  // with biases
+  ModelConfig c = two_layer_config("llama_linear.v4");  // with biases
   c.query_heads = 8;
   c.kv_heads = 4;
   c.head_size = 16;

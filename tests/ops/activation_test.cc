@@ -21,7 +21,7 @@ TEST_CASE("activations and their gradients agree with autograd, also in place") 
                      {},
                      random_array(dims, 2)};
         for (double& v : c.inputs[0].data) v *= 6.0;
-        c = stored(c, dtype);
+        c = round_to_stored(c, dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         const ValueId x = runner.input(c.inputs[0]), dy = runner.input(c.gradient);
@@ -103,7 +103,7 @@ TEST_CASE("gated activations and their gradients agree with autograd, also in pl
                        {},
                        random_array({tokens, width}, 2)};
           for (double& v : c.inputs[0].data) v *= 8.0;
-          c = stored(c, dtype);
+          c = round_to_stored(c, dtype);
           const OracleResult expected = oracle(c);
           OperationRunner runner(dtype);
           const ValueId gu = runner.input(c.inputs[0]), ds = runner.input(c.gradient);

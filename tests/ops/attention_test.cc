@@ -16,26 +16,26 @@ struct AttentionCase {
   std::vector<int64_t> documents;
 };
 
-AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size,
-                     int64_t sequence_length, int64_t window = 0, double softcap = 0) {
+AttentionAttrs attention_attrs(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                               int64_t sequence_length, int64_t window = 0, double softcap = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
   return {query_heads, kv_heads, head_size, sequence_length, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kCases{
-    {shape(1, 1, 2, 1), 1, {0}},
-    {shape(2, 1, 6, 5), 3, {0, 2}},
-    {shape(3, 3, 16, 64), 1, {0}},
-    {shape(4, 2, 20, 65), 2, {0}},
-    {shape(9, 3, 64, 200), 1, {0}},
-    {shape(9, 3, 64, 200), 2, {0, 1, 70, 130, 199}},
-    {shape(4, 1, 32, 300, 1), 1, {0}},
-    {shape(4, 1, 32, 300, 17), 1, {0}},
-    {shape(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
-    {shape(2, 1, 128, 520), 1, {0, 300}},
-    {shape(16, 8, 8, 130, 70), 1, {0, 128}},
-    {shape(4, 2, 20, 65, 0, 1.5), 2, {0, 30}},
-    {shape(2, 1, 64, 200, 90, 0.75), 1, {0}},
+    {attention_attrs(1, 1, 2, 1), 1, {0}},
+    {attention_attrs(2, 1, 6, 5), 3, {0, 2}},
+    {attention_attrs(3, 3, 16, 64), 1, {0}},
+    {attention_attrs(4, 2, 20, 65), 2, {0}},
+    {attention_attrs(9, 3, 64, 200), 1, {0}},
+    {attention_attrs(9, 3, 64, 200), 2, {0, 1, 70, 130, 199}},
+    {attention_attrs(4, 1, 32, 300, 1), 1, {0}},
+    {attention_attrs(4, 1, 32, 300, 17), 1, {0}},
+    {attention_attrs(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
+    {attention_attrs(2, 1, 128, 520), 1, {0, 300}},
+    {attention_attrs(16, 8, 8, 130, 70), 1, {0, 128}},
+    {attention_attrs(4, 2, 20, 65, 0, 1.5), 2, {0, 30}},
+    {attention_attrs(2, 1, 64, 200, 90, 0.75), 1, {0}},
 };
 
 std::vector<int32_t> starts_of(const AttentionCase& c) {
@@ -98,17 +98,17 @@ TEST_CASE("attention with grouped heads, windows and packed documents agrees wit
     for (const AttentionCase& c : kCases) {
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.sequence_length,
               c.attrs.window, c.attrs.softcap, c.rows);
-      require_agreement(c, stored(attention_oracle(c, 1.0), dtype), dtype, 1.0);
+      require_agreement(c, round_to_stored(attention_oracle(c, 1.0), dtype), dtype, 1.0);
     }
   });
 }
 
 TEST_CASE("attention stays accurate when scores are far apart") {
   for_each_dtype([](DType dtype) {
-    const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
+    const AttentionCase c{attention_attrs(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));
     // For scores of several hundred, the rounding of fp32 scores themselves dominates the error.
-    require_agreement(c, stored(attention_oracle(c, 30.0), dtype), dtype,
+    require_agreement(c, round_to_stored(attention_oracle(c, 30.0), dtype), dtype,
                       dtype == DType::kF64 ? 1.0 : 100.0);
   });
 }
@@ -117,7 +117,7 @@ TEST_CASE("attention stays accurate when scores are far apart") {
 TEST_CASE("attention weights that bf16 holds exactly lose no precision when bf16 is multiplied") {
   for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
-      OracleCase o = stored(attention_oracle(c, 1.0), dtype);
+      OracleCase o = round_to_stored(attention_oracle(c, 1.0), dtype);
       const int64_t width = o.inputs[0].dims[1], first = c.attrs.query_heads * c.attrs.head_size;
       for (size_t i = 0; i < o.inputs[0].data.size(); ++i) {
         const int64_t column = static_cast<int64_t>(i) % width - first;
@@ -133,7 +133,7 @@ TEST_CASE("attention weights that bf16 holds exactly lose no precision when bf16
 
 TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier block") {
   for_each_dtype([](DType dtype) {
-    const AttentionCase c{shape(1, 1, 16, 192), 1, {0}};
+    const AttentionCase c{attention_attrs(1, 1, 16, 192), 1, {0}};
     OracleCase o = attention_oracle(c, 1.0);
     o.inputs[0].data[150 * 48 + 16] = NAN;
     OperationRunner runner(dtype);

@@ -26,7 +26,7 @@ std::vector<int32_t> labels_of(int64_t tokens, int64_t vocabulary, int64_t maske
   return labels;
 }
 
-std::vector<int32_t> first_masked(std::vector<int32_t> labels, size_t count) {
+std::vector<int32_t> mask_first(std::vector<int32_t> labels, size_t count) {
   for (size_t n = 0; n < count; ++n) labels[n] = -1;
   return labels;
 }
@@ -35,11 +35,11 @@ std::vector<Case> cases() {
   return {
       {1, 1, 1, 4, {0}},
       {7, 5, 9, 3, labels_of(7, 9, 0)},
-      {40, 24, 101, 16, labels_of(40, 101, 0)},                   // a ragged last chunk
-      {40, 24, 101, 16, labels_of(40, 101, 3)},                   // every third token masked
-      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // two chunks masked entirely
-      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // a chunk above all tokens
-      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // all tokens masked
+      {40, 24, 101, 16, labels_of(40, 101, 0)},                 // a ragged last chunk
+      {40, 24, 101, 16, labels_of(40, 101, 3)},                 // every third token masked
+      {40, 24, 101, 8, mask_first(labels_of(40, 101, 0), 17)},  // two chunks masked entirely
+      {33, 64, 1000, 256, labels_of(33, 1000, 5)},              // a chunk above all tokens
+      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},             // all tokens masked
       {40, 24, 101, 16, labels_of(40, 101, 3), 5.0},
   };
 }
@@ -67,7 +67,8 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
       for (const bool biased : {false, true})
         for (const bool accumulate : {false, true}) {
           CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, biased, accumulate);
-          const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
+          const OracleCase o =
+              with_rounding_of_head(round_to_stored(oracle_case(c, biased), dtype), dtype);
           const OracleResult expected = oracle(o);
           OperationRunner runner(dtype);
           runner.scalars.token_loss_factor = 0.125F;
@@ -154,7 +155,7 @@ TEST_CASE(
   for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : cases())
       for (const bool biased : {false, true}) {
-        const OracleCase o = stored(evaluated_case(c, biased), dtype);
+        const OracleCase o = round_to_stored(evaluated_case(c, biased), dtype);
         OperationRunner runner(dtype);
         std::vector<ValueId> in{runner.input(o.inputs[0]), runner.input(o.inputs[1]),
                                 runner.ints(o.ints)};
@@ -290,7 +291,7 @@ std::vector<Case> split_cases() {
       {7, 5, 12, 3, labels_of(7, 12, 0)},
       {40, 24, 120, 16, labels_of(40, 120, 3)},  // every third token masked, a ragged last chunk
       {40, 24, 120, 8,
-       first_masked(labels_of(40, 120, 0), 17)},     // the first chunks have masked tokens only
+       mask_first(labels_of(40, 120, 0), 17)},       // the first chunks have masked tokens only
       {33, 64, 996, 256, labels_of(33, 996, 5)},     // a chunk size above the number of tokens
       {6, 8, 24, 2, std::vector<int32_t>(6, -100)},  // all tokens masked
       {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
@@ -303,7 +304,8 @@ std::vector<Case> split_cases() {
 void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool biased) {
   for (const bool accumulate : {false, true}) {
     CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, ranks, biased, accumulate);
-    const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
+    const OracleCase o =
+        with_rounding_of_head(round_to_stored(oracle_case(c, biased), dtype), dtype);
     const OracleResult expected = oracle(o);
     const Parameters before{rounded(random_array({c.vocabulary, c.hidden}, 9), dtype),
                             rounded(random_array({c.vocabulary}, 10), dtype)};
@@ -398,7 +400,7 @@ TEST_CASE("several ranks count as many correct predictions as one rank does") {
   for_each_library_and_dtype([](DType dtype) {
     for (Case c : split_cases())
       for (const int64_t ranks : {2, 3, 4}) {
-        const OracleCase o = stored(evaluated_case(c, ranks % 2 == 1), dtype);
+        const OracleCase o = round_to_stored(evaluated_case(c, ranks % 2 == 1), dtype);
         c.labels = o.ints;
         CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, ranks);
         const SplitResult found = split_cross_entropy(c, o, dtype, ranks, nullptr, false);

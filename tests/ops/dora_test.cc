@@ -58,7 +58,7 @@ TEST_CASE("row lengths of a matrix and its adapters agree with those of their su
           LengthsCase{48, 33, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
           LengthsCase{150, 8200, {{0, 130, 2, 1.7}, {130, 12, 1, 0.3}, {142, 8, 20, 1.0}}}}) {
       CAPTURE(dtype_name(dtype), s.outputs, s.inputs, s.parts.size());
-      const OracleCase c = stored(lengths_case(s), dtype);
+      const OracleCase c = round_to_stored(lengths_case(s), dtype);
       OperationRunner runner(dtype);
       REQUIRE(relative_error(squared_row_lengths(runner, c, runner.input(c.inputs[0])),
                              oracle(c).outputs[0]) < lengths_tolerance(dtype));
@@ -72,7 +72,8 @@ TEST_CASE("row lengths of a quantized matrix with adapters are those of the deco
     for (const QuantizedFormat& format : {QuantizedFormat{QuantizationType::kNf4, 64, true},
                                           QuantizedFormat{QuantizationType::kInt8}}) {
       CAPTURE(dtype_name(dtype), static_cast<int>(format.type));
-      OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
+      OracleCase c =
+          round_to_stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
       OperationRunner runner(dtype);
       const ValueId weight = runner.quantized(c.inputs[0], format);
       c.inputs[0] = rounded(quantized_array(c.inputs[0], format).numbers, dtype);
@@ -103,7 +104,7 @@ OracleCase scale_case(const ScaleCase& s, DType dtype) {
                 random_array({s.outputs}, 4)}};
   c.inputs[1] = {{rows}, std::vector<double>(static_cast<size_t>(rows), 1.0)};
   c.gradient = random_array({s.tokens, s.outputs}, 5);
-  c = stored(c, dtype);
+  c = round_to_stored(c, dtype);
   c.inputs[1] = random_array({rows}, 2);
   if (dtype != DType::kF64) c.inputs[2] = rounded(random_array({rows}, 3), DType::kF32);
   for (double& square : c.inputs[1].data)

@@ -56,7 +56,7 @@ double dropped_share(const Array& mask) {
 }
 
 /// Returns how many standard deviations a share of `draws` draws is away from its probability.
-double deviations(double share, double probability, double draws) {
+double count_deviations(double share, double probability, double draws) {
   return std::abs(share - probability) / std::sqrt(probability * (1 - probability) / draws);
 }
 
@@ -84,12 +84,12 @@ TEST_CASE("dropout and its gradient agree with autograd under the same mask, als
       for (const int64_t first_column : {0, 7, 48, 4090}) {
         CAPTURE(dtype_name(dtype), width, first_column);
         const MaskPosition position{.first_token = 1000, .attrs = {0.3, 2, first_column}};
-        const OracleCase c = stored({OpKind::kDropout,
-                                     position.attrs,
-                                     {random_array({9, width}, 1)},
-                                     {},
-                                     random_array({9, width}, 2)},
-                                    dtype);
+        const OracleCase c = round_to_stored({OpKind::kDropout,
+                                              position.attrs,
+                                              {random_array({9, width}, 1)},
+                                              {},
+                                              random_array({9, width}, 2)},
+                                             dtype);
         OracleCase masked = c;
         masked.inputs.push_back(mask_of(position, 9, width));
         const OracleResult expected = oracle(masked);
@@ -115,7 +115,7 @@ TEST_CASE(
     CAPTURE(p);
     const Array mask = kernel_mask({.attrs = {p, 0, 0}}, 1000, 1001);
     const auto draws = static_cast<double>(mask.data.size());
-    REQUIRE(deviations(dropped_share(mask), p, draws) < 4);
+    REQUIRE(count_deviations(dropped_share(mask), p, draws) < 4);
     double sum = 0, squares = 0;
     for (const double v : mask.data) {
       REQUIRE((v == 0 || v == static_cast<double>(static_cast<float>(1 / (1 - p)))));
@@ -173,7 +173,7 @@ TEST_CASE(
     double both = 0;
     for (size_t i = 0; i < mask.data.size(); ++i)
       both += mask.data[i] == 0 && other.data[i] == 0 ? 1 : 0;
-    REQUIRE(deviations(both / kDraws, kBoth, kDraws) < 4);
+    REQUIRE(count_deviations(both / kDraws, kBoth, kDraws) < 4);
   }
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("all columns and all tokens are dropped equally often") {
   // The sum of k independent, squared, normalized deviations has mean k and variance 2 k.
   const auto chi_square = [&](const std::vector<double>& counts, double draws) {
     double sum = 0;
-    for (const double count : counts) sum += std::pow(deviations(count / draws, p, draws), 2);
+    for (const double count : counts) sum += std::pow(count_deviations(count / draws, p, draws), 2);
     return (sum - static_cast<double>(counts.size())) /
            std::sqrt(2.0 * static_cast<double>(counts.size()));
   };

@@ -28,7 +28,7 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd", 
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
         CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
-        const OracleCase c = stored(linear_case(s, bias), dtype);
+        const OracleCase c = round_to_stored(linear_case(s, bias), dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
@@ -65,7 +65,7 @@ TEST_CASE(
           if (format.type == QuantizationType::kInt8 && s.inputs % format.block != 0) continue;
           CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block,
                   static_cast<int>(format.type), bias);
-          OracleCase c = stored(linear_case(s, bias), dtype);
+          OracleCase c = round_to_stored(linear_case(s, bias), dtype);
           OperationRunner runner(dtype);
           const Array matrix = c.inputs[1];
           c.inputs[1] = rounded(quantized_array(matrix, format).numbers, dtype);
@@ -94,7 +94,7 @@ TEST_CASE("weight and bias gradients either replace or add to what is in memory"
   for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
-      const OracleCase c = stored(linear_case(s, true), dtype);
+      const OracleCase c = round_to_stored(linear_case(s, true), dtype);
       const OracleResult expected = oracle(c);
       const Array before_w = rounded(random_array({s.outputs, s.inputs}, 5), dtype),
                   before_b = rounded(random_array({s.outputs}, 6), dtype);
@@ -121,7 +121,7 @@ TEST_CASE("a linear layer's input gradient is added to another operation's resul
   for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
-      const OracleCase c = stored(linear_case(s, false), dtype);
+      const OracleCase c = round_to_stored(linear_case(s, false), dtype);
       const Array before = rounded(random_array({s.tokens, s.inputs}, 5), dtype);
       const Array expected = array_sum(before, oracle(c).gradients[0]);
       OperationRunner runner(dtype);
@@ -177,7 +177,7 @@ TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agre
   for_each_library_and_dtype([](DType dtype) {
     for (const LoraCase& s : kLoraCases) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
-      const OracleCase c = stored(lora_case(s), dtype);
+      const OracleCase c = round_to_stored(lora_case(s), dtype);
       const OracleResult expected = oracle(c);
       OperationRunner runner(dtype);
       const ValueId y = runner.input(c.inputs[0]), h = runner.input(c.inputs[1]),

@@ -23,12 +23,12 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
       const NormAttrs attrs{1e-5, s.width == 37 ? 1.0 : 0.0};
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
       const OracleCase c =
-          stored({OpKind::kRmsNorm,
-                  attrs,
-                  {random_array({s.tokens, s.width}, 1), random_array({s.width}, 2)},
-                  {},
-                  random_array({s.tokens, s.width}, 3)},
-                 dtype);
+          round_to_stored({OpKind::kRmsNorm,
+                           attrs,
+                           {random_array({s.tokens, s.width}, 1), random_array({s.width}, 2)},
+                           {},
+                           random_array({s.tokens, s.width}, 3)},
+                          dtype);
       const OracleResult expected = oracle(c);
       OperationRunner runner(dtype);
       const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
@@ -62,14 +62,14 @@ TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's o
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
       const NormAttrs attrs{1e-6, s.width == 5 ? 1.0 : 0.0};
       const std::vector<int64_t> dims{s.tokens, s.width};
-      OracleCase c =
-          stored({OpKind::kAddRmsNorm,
-                  attrs,
-                  {random_array(dims, 1), random_array(dims, 2), random_array({s.width}, 3)},
-                  {},
-                  random_array(dims, 4),
-                  random_array(dims, 5)},
-                 dtype);
+      OracleCase c = round_to_stored(
+          {OpKind::kAddRmsNorm,
+           attrs,
+           {random_array(dims, 1), random_array(dims, 2), random_array({s.width}, 3)},
+           {},
+           random_array(dims, 4),
+           random_array(dims, 5)},
+          dtype);
       // The norm is that of the stored sum, so the 16-bit inputs are such that sums are stored
       // exactly.
       if (is_narrow(dtype))
@@ -110,7 +110,7 @@ TEST_CASE(
                      {},
                      random_array(dims, 3)};
         for (size_t i = 0; i < params; ++i) c.inputs.push_back(random_array({s.width}, 4 + i));
-        c = stored(c, dtype);
+        c = round_to_stored(c, dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         std::vector<ValueId> in;
@@ -186,13 +186,14 @@ TEST_CASE(
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
         const std::vector<int64_t> dims{tokens,
                                         (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
-        const OracleCase c = stored({OpKind::kQkNorm,
-                                     heads,
-                                     {random_array(dims, 1), random_array({heads.head_size}, 2),
-                                      random_array({heads.head_size}, 3)},
-                                     {},
-                                     random_array(dims, 4)},
-                                    dtype);
+        const OracleCase c =
+            round_to_stored({OpKind::kQkNorm,
+                             heads,
+                             {random_array(dims, 1), random_array({heads.head_size}, 2),
+                              random_array({heads.head_size}, 3)},
+                             {},
+                             random_array(dims, 4)},
+                            dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         const ValueId qkv = runner.input(c.inputs[0]), wq = runner.input(c.inputs[1]),
@@ -225,12 +226,12 @@ TEST_CASE(
         const int64_t q = heads.query_heads * heads.head_size, k = heads.kv_heads * heads.head_size;
         const std::vector<int64_t> dims{tokens, q + 2 * k};
         const OracleCase c =
-            stored({OpKind::kHeadNorm,
-                    heads,
-                    {random_array(dims, 1), random_array({q}, 2), random_array({k}, 3)},
-                    {},
-                    random_array(dims, 4)},
-                   dtype);
+            round_to_stored({OpKind::kHeadNorm,
+                             heads,
+                             {random_array(dims, 1), random_array({q}, 2), random_array({k}, 3)},
+                             {},
+                             random_array(dims, 4)},
+                            dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         const ValueId qkv = runner.input(c.inputs[0]), wq = runner.input(c.inputs[1]),
@@ -285,7 +286,7 @@ TEST_CASE("a norm over all query heads and all key heads and its gradients agree
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
         const WholeQkNormAttrs attrs{heads};
         const std::vector<int64_t> dims{tokens, attrs.query_elements() + 2 * attrs.key_elements()};
-        const OracleCase c = stored(
+        const OracleCase c = round_to_stored(
             {OpKind::kWholeQkNorm,
              attrs,
              {random_array(dims, 1), random_array({tokens, 2}, 5),

@@ -10,7 +10,7 @@ namespace {
 TEST_CASE("scale and its gradient agree with autograd, also in place") {
   for_each_dtype([](DType dtype) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
-      const OracleCase c = stored(
+      const OracleCase c = round_to_stored(
           {OpKind::kScale, ScaleAttrs{-0.22}, {random_array(dims, 1)}, {}, random_array(dims, 3)},
           dtype);
       const OracleResult expected = oracle(c);

@@ -18,7 +18,7 @@ TEST_CASE("softcap and its gradient agree with autograd, also in place") {
                      {},
                      random_array(dims, 3)};
         for (double& v : c.inputs[0].data) v *= size;
-        c = stored(c, dtype);
+        c = round_to_stored(c, dtype);
         const OracleResult expected = oracle(c);
         OperationRunner runner(dtype);
         const ValueId x = runner.input(c.inputs[0]), y = runner.output(dims);

@@ -25,7 +25,8 @@ OptimizerConfig default_config(OptimizerType type) {
 TEST_CASE("supported optimizers come before refused ones") {
   for (const OptimizerType type : all_types()) {
     CAPTURE(name_of(type));
-    REQUIRE(optimizer_traits(type).offered() == (static_cast<size_t>(type) < kOfferedOptimizers));
+    REQUIRE(optimizer_traits(type).is_offered() ==
+            (static_cast<size_t>(type) < kOfferedOptimizers));
   }
 }
 
@@ -49,8 +50,8 @@ TEST_CASE("the defaults of an optimizer's parameters are in range and contradict
       REQUIRE(std::string_view(parameter.doc) != "");
       const auto* number = std::get_if<double OptimizerConfig::*>(&parameter.member);
       if (number == nullptr) continue;
-      REQUIRE(optimizer.defaults.*(*number) >= parameter.least.value_or(0));
-      REQUIRE(optimizer.defaults.*(*number) < parameter.bound.value_or(10'000));
+      REQUIRE(optimizer.defaults.*(*number) >= parameter.minimum.value_or(0));
+      REQUIRE(optimizer.defaults.*(*number) < parameter.upper_bound.value_or(10'000));
     }
     if (optimizer.conflict != nullptr) REQUIRE_FALSE(optimizer.conflict(default_config(type)));
   }
@@ -62,14 +63,14 @@ TEST_CASE(
   for (const OptimizerType type : all_types()) {
     if (type == OptimizerType::kTorch) continue;
     CAPTURE(name_of(type));
-    REQUIRE(optimizer_traits(type).has(hyperparameters::kLr.name));
-    REQUIRE(optimizer_traits(type).has(hyperparameters::kWeightDecay.name));
+    REQUIRE(optimizer_traits(type).has_parameter(hyperparameters::kLr.name));
+    REQUIRE(optimizer_traits(type).has_parameter(hyperparameters::kWeightDecay.name));
   }
 }
 
 TEST_CASE("an optimizer's states have different names, and are as many as its rule can update") {
   for (const OptimizerType type : all_types()) {
-    if (!optimizer_traits(type).offered()) continue;
+    if (!optimizer_traits(type).is_offered()) continue;
     CAPTURE(name_of(type));
     const auto states = optimizer_states(default_config(type));
     REQUIRE(states.size() <= kMaxOptimizerStates);
@@ -90,9 +91,9 @@ TEST_CASE("SGD keeps a buffer where it has momentum") {
 }
 
 TEST_CASE("the types that have a parameter are listed, each followed by its variants") {
-  REQUIRE(types_with("adam_w_mode") == std::vector<std::string>{"AdamW", "Adam"});
-  REQUIRE(types_with("nesterov") == std::vector<std::string>{"SGD", "MuSGD"});
-  const std::vector<std::string> corrected = types_with("bias_correction");
+  REQUIRE(types_with_parameter("adam_w_mode") == std::vector<std::string>{"AdamW", "Adam"});
+  REQUIRE(types_with_parameter("nesterov") == std::vector<std::string>{"SGD", "MuSGD"});
+  const std::vector<std::string> corrected = types_with_parameter("bias_correction");
   REQUIRE(std::vector<std::string>(corrected.begin(), corrected.begin() + 3) ==
           std::vector<std::string>{"AdamW", "Adam", "OneBitAdam"});
 }

@@ -21,11 +21,11 @@ Unit unit_of(int64_t padded, std::vector<TensorSlice> slices = {}) {
 
 TEST_CASE("parameters' units are laid out in forward order and gradients' in backward order") {
   const Partition partition = build_units(tiny_llama(true));
-  const FlatLayout forward = flat_layout(partition, FlatOrder::kForward);
+  const FlatLayout forward = make_flat_layout(partition, FlatOrder::kForward);
   CHECK(forward.offset == std::vector<int64_t>{0, 8192, 28672, 49152});
   CHECK(forward.order == std::vector<UnitId>{0, 1, 2, 3});
   CHECK(forward.total_elements == 53248);
-  const FlatLayout backward = flat_layout(partition, FlatOrder::kBackward);
+  const FlatLayout backward = make_flat_layout(partition, FlatOrder::kBackward);
   CHECK(backward.offset == std::vector<int64_t>{45056, 24576, 4096, 0});
   CHECK(backward.order == std::vector<UnitId>{3, 2, 1, 0});
   CHECK(backward.total_elements == 53248);
@@ -58,8 +58,8 @@ TEST_CASE("the slices of a range are those of the unit, shortened at both ends o
 }
 
 // Counts for each element of every tensor how many shards' slices hold it.
-std::vector<std::vector<int>> coverage(const ModelDescription& model, const Partition& partition,
-                                       int count) {
+std::vector<std::vector<int>> count_holders(const ModelDescription& model,
+                                            const Partition& partition, int count) {
   std::vector<std::vector<int>> seen;
   for (const TensorInfo& tensor : model.tensors) seen.emplace_back(tensor.numel(), 0);
   for (const Unit& unit : partition.units) {
@@ -90,7 +90,7 @@ TEST_CASE("every element of every tensor is in exactly one of 1 to 7 shards") {
     const auto granularity = static_cast<UnitGranularity>(round % 3);
     const Partition partition = build_units(model, granularity);
     for (int count = 1; count <= 7; ++count) {
-      for (const auto& tensor : coverage(model, partition, count))
+      for (const auto& tensor : count_holders(model, partition, count))
         REQUIRE(std::all_of(tensor.begin(), tensor.end(), [](int times) { return times == 1; }));
     }
   }
@@ -126,7 +126,7 @@ std::vector<UpdateKindRange> ranges_by_decay(const Unit& unit, const ModelDescri
       begin, end);
 }
 
-UpdateKindRange part(int64_t begin, int64_t end, bool decay) {
+UpdateKindRange decay_range(int64_t begin, int64_t end, bool decay) {
   return {begin, end, {decay}};
 }
 
@@ -136,17 +136,18 @@ TEST_CASE(
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   // The tensors are the input norm, qkv, o, post norm, gate and up, and down.
-  CHECK(ranges_by_decay(partition.unit(1), model, decays, 0, 20480) ==
-        std::vector<UpdateKindRange>{part(0, 256, false), part(256, 6400, true),
-                                     part(6400, 6656, false), part(6656, 20480, true)});
-  CHECK(ranges_by_decay(partition.unit(1), model, decays, 40, 6420) ==
-        std::vector<UpdateKindRange>{part(40, 256, false), part(256, 6400, true),
-                                     part(6400, 6420, false)});
+  CHECK(ranges_by_decay(partition.unit(1), model, has_weight_decay, 0, 20480) ==
+        std::vector<UpdateKindRange>{decay_range(0, 256, false), decay_range(256, 6400, true),
+                                     decay_range(6400, 6656, false),
+                                     decay_range(6656, 20480, true)});
+  CHECK(ranges_by_decay(partition.unit(1), model, has_weight_decay, 40, 6420) ==
+        std::vector<UpdateKindRange>{decay_range(40, 256, false), decay_range(256, 6400, true),
+                                     decay_range(6400, 6420, false)});
   const auto all = [](const TensorInfo&) { return true; };
   CHECK(ranges_by_decay(partition.unit(1), model, all, 0, 20480) ==
-        std::vector<UpdateKindRange>{part(0, 20480, true)});
+        std::vector<UpdateKindRange>{decay_range(0, 20480, true)});
   CHECK(ranges_by_decay(partition.unit(3), model, all, 48, 4096) ==
-        std::vector<UpdateKindRange>{part(48, 4096, false)});  // padding only
+        std::vector<UpdateKindRange>{decay_range(48, 4096, false)});  // padding only
   CHECK(ranges_by_decay(partition.unit(3), model, all, 7, 7).empty());
 }
 
@@ -161,12 +162,12 @@ TEST_CASE("update ranges cover a shard exactly once and each tensor has its own 
       const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
       for (const UpdateKindRange& range :
-           ranges_by_decay(unit, model, decays, shard.begin, shard.end)) {
+           ranges_by_decay(unit, model, has_weight_decay, shard.begin, shard.end)) {
         REQUIRE(range.begin == end);
         REQUIRE(range.end > range.begin);
         end = range.end;
         for (const TensorSlice& slice : slices_in(unit, range.begin, range.end))
-          REQUIRE(decays(model.tensor(slice.tensor)) == range.kind.decay);
+          REQUIRE(has_weight_decay(model.tensor(slice.tensor)) == range.kind.decay);
       }
       REQUIRE(end == shard.end);
     }

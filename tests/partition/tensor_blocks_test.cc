@@ -142,7 +142,7 @@ ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
   return model;
 }
 
-std::vector<int64_t> positions(const ModelDescription& model) {
+std::vector<int64_t> slice_positions(const ModelDescription& model) {
   std::vector<int64_t> found;
   const Partition partition = build_units(model);
   for (const TensorSlice& slice : partition.units[0].slices)
@@ -154,12 +154,14 @@ TEST_CASE(
     "no shard boundary cuts a parameter whose tensors do not all begin at blocks, unless it is too "
     "long") {
   // Biases of Qwen2.5-0.5B: 896 for the queries, 128 each for keys and values.
-  CHECK(positions(model_of(3000, {896, 128, 128})) == std::vector<int64_t>{0, 4096, 4992, 5120});
-  CHECK(positions(model_of(2800, {896, 128, 128})) == std::vector<int64_t>{0, 2816, 3712, 3840});
+  CHECK(slice_positions(model_of(3000, {896, 128, 128})) ==
+        std::vector<int64_t>{0, 4096, 4992, 5120});
+  CHECK(slice_positions(model_of(2800, {896, 128, 128})) ==
+        std::vector<int64_t>{0, 2816, 3712, 3840});
   // This one may be cut between its tensors' blocks.
-  CHECK(positions(model_of(3000, {1024, 128})) == std::vector<int64_t>{0, 3072, 4096});
+  CHECK(slice_positions(model_of(3000, {1024, 128})) == std::vector<int64_t>{0, 3072, 4096});
   // This one is too long to be kept clear of cuts.
-  CHECK(positions(model_of(3000, {4000, 100})) == std::vector<int64_t>{0, 3072, 7072});
+  CHECK(slice_positions(model_of(3000, {4000, 100})) == std::vector<int64_t>{0, 3072, 7072});
 }
 
 /// Returns the tensors that follow one which ends within a block, in parameters longer than the

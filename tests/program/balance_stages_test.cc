@@ -32,15 +32,16 @@ std::vector<double> loads_of(const std::vector<double>& loads, const Counts& cou
 
 /// Returns what a cut minimizes, in order of importance: the heaviest chunk, the sum of squares,
 /// and the numbers of blocks of the first chunks.
-std::tuple<double, double, Counts> rank_of(const std::vector<double>& loads, const Counts& counts) {
+std::tuple<double, double, Counts> quality_of_cut(const std::vector<double>& loads,
+                                                  const Counts& counts) {
   const std::vector<double> chunks = loads_of(loads, counts);
   return {*std::max_element(chunks.begin(), chunks.end()),
           std::inner_product(chunks.begin(), chunks.end(), chunks.begin(), 0.0), counts};
 }
 
-/// Lists every way to cut `blocks` blocks into `chunks` chunks of at least one.
-void all_cuts(int64_t blocks, int chunks, Counts& begun,
-              const std::function<void(const Counts&)>& visit) {
+/// Calls `visit` with every way to cut `blocks` blocks into `chunks` chunks of at least one.
+void visit_cuts(int64_t blocks, int chunks, Counts& begun,
+                const std::function<void(const Counts&)>& visit) {
   if (chunks == 1) {
     begun.push_back(blocks);
     visit(begun);
@@ -49,7 +50,7 @@ void all_cuts(int64_t blocks, int chunks, Counts& begun,
   }
   for (int64_t count = 1; count <= blocks - chunks + 1; ++count) {
     begun.push_back(count);
-    all_cuts(blocks - count, chunks - 1, begun, visit);
+    visit_cuts(blocks - count, chunks - 1, begun, visit);
     begun.pop_back();
   }
 }
@@ -67,10 +68,11 @@ TEST_CASE(
       loads.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
     std::shuffle(loads.begin(), loads.end(), random);
     Counts best, begun;
-    all_cuts(blocks, chunks, begun, [&](const Counts& counts) {
-      if (best.empty() || rank_of(loads, counts) < rank_of(loads, best)) best = counts;
+    visit_cuts(blocks, chunks, begun, [&](const Counts& counts) {
+      if (best.empty() || quality_of_cut(loads, counts) < quality_of_cut(loads, best))
+        best = counts;
     });
-    REQUIRE(balanced_blocks(loads, chunks) == best);
+    REQUIRE(balance_blocks(loads, chunks) == best);
   }
 }
 
@@ -79,7 +81,7 @@ TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
     std::vector<double> loads(blocks + 2, 1.0);
     loads.front() = embedding;
     loads.back() = head;
-    return balanced_blocks(loads, chunks);
+    return balance_blocks(loads, chunks);
   };
   CHECK(equal(8, 4, 0, 0) == Counts{2, 2, 2, 2});
   CHECK(equal(10, 4, 0, 0) == Counts{2, 2, 3, 3});
@@ -93,10 +95,10 @@ TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
 TEST_CASE("the chunks of a large model have all of its layers") {
   std::vector<double> loads(132, 1e15);
   loads.back() = 1.2e15;
-  const Counts counts = balanced_blocks(loads, 64);
+  const Counts counts = balance_blocks(loads, 64);
   CHECK(counts.size() == 64);
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 130);
-  CHECK(rank_of(loads, counts) <= rank_of(loads, [] {
+  CHECK(quality_of_cut(loads, counts) <= quality_of_cut(loads, [] {
           Counts other(64, 2);
           other[0] = other[1] = 3;
           return other;
@@ -104,19 +106,19 @@ TEST_CASE("the chunks of a large model have all of its layers") {
 }
 
 TEST_CASE("many layers are divided as evenly as few layers") {
-  const Counts counts = balanced_blocks(std::vector<double>(5002, 3.0), 10);
+  const Counts counts = balance_blocks(std::vector<double>(5002, 3.0), 10);
   CHECK(*std::max_element(counts.begin(), counts.end()) == 501);
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 5000);
 }
 
 TEST_CASE("embedding and head are added to the blocks of the first and last chunk") {
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kLoop, {1, 3, 2, 2});
-  CHECK(layout.layers(0, 10) == LayerRange{0, 2});
-  CHECK(layout.layers(1, 10) == LayerRange{2, 5});
-  CHECK(layout.layers(3, 10) == LayerRange{7, 10});
+  CHECK(layout.layers_of(0, 10) == LayerRange{0, 2});
+  CHECK(layout.layers_of(1, 10) == LayerRange{2, 5});
+  CHECK(layout.layers_of(3, 10) == LayerRange{7, 10});
   const PipelineLayout bare = layout_of_blocks(4, 1, ChunkPlacement::kLoop, {0, 3, 3, 0});
-  CHECK(bare.layers(0, 8) == LayerRange{0, 1});
-  CHECK(bare.layers(3, 8) == LayerRange{7, 8});
+  CHECK(bare.layers_of(0, 8) == LayerRange{0, 1});
+  CHECK(bare.layers_of(3, 8) == LayerRange{7, 8});
   CHECK_THROWS(layout_of_blocks(3, 1, ChunkPlacement::kLoop, {3, 0, 3}));
 }
 
@@ -127,7 +129,7 @@ ModelDescription model_of(const ModelConfig& config, const RecomputeOptions& rec
 Counts blocks_of(const ModelDescription& model, const PipelineLayout& layout) {
   Counts counts;
   for (int chunk = 0; chunk < layout.model_chunks(); ++chunk) {
-    const LayerRange range = layout.layers(chunk, static_cast<int32_t>(model.layers.size()));
+    const LayerRange range = layout.layers_of(chunk, static_cast<int32_t>(model.layers.size()));
     counts.push_back(
         std::count_if(model.layers.begin() + range.first, model.layers.begin() + range.end,
                       [](const Layer& layer) { return layer.kind == LayerKind::kBlock; }));

@@ -42,16 +42,16 @@ TEST_CASE("a bucket has as many complete units as fit, and at least one") {
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
         build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
-    const FlatLayout layout = flat_layout(built.partition, FlatOrder::kBackward);
+    const FlatLayout layout = make_flat_layout(built.partition, FlatOrder::kBackward);
     for (const int64_t size : kBucketSizes) {
       // The naive form takes units in the order of the buffer, and opens a new bucket when the next
       // unit does not fit.
-      std::vector<int64_t> wanted;
+      std::vector<int64_t> expected;
       for (const UnitId id : layout.order) {
         const int64_t elements = built.partition.unit(id).padded_numel;
-        if (wanted.empty() || wanted.back() >= size || elements > size - wanted.back())
-          wanted.push_back(0);
-        wanted.back() += elements;
+        if (expected.empty() || expected.back() >= size || elements > size - expected.back())
+          expected.push_back(0);
+        expected.back() += elements;
       }
       std::vector<int64_t> found;
       for (const std::vector<BufferRange>& bucket :
@@ -59,7 +59,7 @@ TEST_CASE("a bucket has as many complete units as fit, and at least one") {
         found.push_back(0);
         for (const BufferRange& range : bucket) found.back() += range.bytes / 4;
       }
-      REQUIRE(found == wanted);
+      REQUIRE(found == expected);
     }
   }
 }
@@ -71,11 +71,11 @@ TEST_CASE("a bucket is reduced right after the backward that writes its last gra
         build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 2, .bucket_elements = size});
-      for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
+      for (const size_t i : positions_of(program, InstrKind::kAllReduce)) {
         const std::vector<BufferRange>& bucket = program.instrs[i].writes;
         if (!is_gradient(program, bucket[0])) continue;
         size_t last_write = 0;
-        for (const size_t b : all_of(program, InstrKind::kBackward))
+        for (const size_t b : positions_of(program, InstrKind::kBackward))
           for (const BufferRange& write : program.instrs[b].writes)
             if (std::any_of(bucket.begin(), bucket.end(),
                             [&](const BufferRange& range) { return overlaps(write, range); }))
@@ -136,12 +136,12 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
   INFO(program_text(program));
   // Each micro-batch has one reduction of large and one of small units; loss and norm are summed
   // separately.
-  CHECK(all_of(program, InstrKind::kReduceScatter).size() == 2);
-  CHECK(all_of(program, InstrKind::kAllReduce).size() == 2 + 2);
+  CHECK(positions_of(program, InstrKind::kReduceScatter).size() == 2);
+  CHECK(positions_of(program, InstrKind::kAllReduce).size() == 2 + 2);
   // Large units: six blocks, embedding and head. Small units: the norms of six blocks and of the
   // head.
-  CHECK(program.instrs[all_of(program, InstrKind::kReduceScatter)[0]].reads.size() == 8);
-  CHECK(program.instrs[all_of(program, InstrKind::kAllReduce)[0]].reads.size() == 7);
+  CHECK(program.instrs[positions_of(program, InstrKind::kReduceScatter)[0]].reads.size() == 8);
+  CHECK(program.instrs[positions_of(program, InstrKind::kAllReduce)[0]].reads.size() == 7);
 }
 
 TEST_CASE("accumulations move with the bucket of their reduction") {
@@ -150,7 +150,7 @@ TEST_CASE("accumulations move with the bucket of their reduction") {
   options.state.zero_stage = 2;
   const Program program = built.step(options);
   INFO(program_text(program));
-  for (const size_t i : all_of(program, InstrKind::kAccumulate)) {
+  for (const size_t i : positions_of(program, InstrKind::kAccumulate)) {
     size_t reduction = i;
     while (program.instrs[reduction].kind == InstrKind::kAccumulate) --reduction;
     const auto& reduced = program.instrs[reduction].writes;
@@ -166,7 +166,7 @@ TEST_CASE("gathers of updated parameters are joined to buckets") {
     options.state.zero_stage = 1;
     const Program program = built.step(options);
     std::vector<size_t> sizes;
-    for (const size_t i : all_of(program, InstrKind::kAllGather))
+    for (const size_t i : positions_of(program, InstrKind::kAllGather))
       sizes.push_back(program.instrs[i].writes.size());
     return sizes;
   };

@@ -7,18 +7,18 @@
 namespace ftrun::testing {
 namespace {
 
-/// Bytes is a range in one address space for all memory: first come the persistent buffers, then
-/// the arenas.
-struct Bytes {
+/// AddressRange is a range in one address space for all memory: first come the persistent buffers,
+/// then the arenas.
+struct AddressRange {
   size_t space = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  bool overlaps(const Bytes& other) const {
+  bool overlaps(const AddressRange& other) const {
     return space == other.space && begin < other.end && other.begin < end;
   }
 };
 
-Bytes bytes_of(const Program& program, const BufferRange& range) {
+AddressRange addresses_of(const Program& program, const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
   if (buffer.persistent_kind)
     return {static_cast<size_t>(range.buffer), range.offset, range.offset + range.bytes};
@@ -28,44 +28,45 @@ Bytes bytes_of(const Program& program, const BufferRange& range) {
 }
 
 struct Access {
-  std::vector<Bytes> reads;
-  std::vector<Bytes> writes;
+  std::vector<AddressRange> reads;
+  std::vector<AddressRange> writes;
 };
 
-bool any_overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.overlaps(y); });
+bool any_overlap(const std::vector<AddressRange>& a, const std::vector<AddressRange>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const AddressRange& x) {
+    return std::any_of(b.begin(), b.end(), [&](const AddressRange& y) { return x.overlaps(y); });
   });
 }
 
-bool conflict(const Access& a, const Access& b) {
+bool do_accesses_conflict(const Access& a, const Access& b) {
   return any_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
          any_overlap(a.reads, b.writes);
 }
 
-std::vector<Bytes> bytes_of(const Program& program, const std::vector<BufferRange>& ranges) {
-  std::vector<Bytes> all(ranges.size());
-  for (size_t i = 0; i < ranges.size(); ++i) all[i] = bytes_of(program, ranges[i]);
+std::vector<AddressRange> addresses_of(const Program& program,
+                                       const std::vector<BufferRange>& ranges) {
+  std::vector<AddressRange> all(ranges.size());
+  for (size_t i = 0; i < ranges.size(); ++i) all[i] = addresses_of(program, ranges[i]);
   return all;
 }
 
 Access access_of(const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
-  return {bytes_of(program, instr.reads), bytes_of(program, instr.writes)};
+  return {addresses_of(program, instr.reads), addresses_of(program, instr.writes)};
 }
 
-std::vector<Access> accesses(const Program& program) {
+std::vector<Access> list_accesses(const Program& program) {
   std::vector<Access> all;
   for (size_t i = 0; i < program.instrs.size(); ++i) all.push_back(access_of(program, i));
   return all;
 }
 
 /// A set of instructions.
-class Set {
+class InstrSet {
  public:
-  explicit Set(size_t count) : words_((count + 63) / 64, 0) {}
+  explicit InstrSet(size_t count) : words_((count + 63) / 64, 0) {}
   void add(size_t i) { words_[i / 64] |= uint64_t{1} << (i % 64); }
-  void add(const Set& other) {
+  void add(const InstrSet& other) {
     for (size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
   }
   bool has(size_t i) const { return (words_[i / 64] >> (i % 64) & 1) != 0; }
@@ -77,17 +78,17 @@ class Set {
 }  // namespace
 
 bool in_conflict(const Program& program, size_t first, size_t second) {
-  return conflict(access_of(program, first), access_of(program, second));
+  return do_accesses_conflict(access_of(program, first), access_of(program, second));
 }
 
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
-  const std::vector<Access> all = accesses(program);
+  const std::vector<Access> all = list_accesses(program);
   std::vector<std::pair<InstrId, InstrId>> found;
   InstrId decision = -1;
   for (size_t j = 0; j < all.size(); ++j) {
     const Instr& instr = program.instrs[j];
     for (size_t i = 0; i < j; ++i)
-      if (instr.lane != program.instrs[i].lane && conflict(all[i], all[j]))
+      if (instr.lane != program.instrs[i].lane && do_accesses_conflict(all[i], all[j]))
         found.emplace_back(static_cast<InstrId>(i), static_cast<InstrId>(j));
     if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(j);
     if (instr.if_finite) found.emplace_back(decision, static_cast<InstrId>(j));
@@ -98,7 +99,7 @@ std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
 std::vector<std::pair<InstrId, InstrId>> unordered_conflicts(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
   const size_t count = program.instrs.size();
-  std::vector<Set> before(count, Set(count));
+  std::vector<InstrSet> before(count, InstrSet(count));
   std::vector<InstrId> last(static_cast<size_t>(lane_count(program)), -1);
   for (size_t j = 0; j < count; ++j) {
     const Instr& instr = program.instrs[j];

@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-std::string labels(const Program& program) {
+std::string labels_text(const Program& program) {
   std::string text;
   for (const Instr& instr : program.instrs) text += instr_label(instr) + "\n";
   return text;
@@ -20,7 +20,7 @@ TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it 
   StepOptions options{.micro_batches = 2};
   options.state.data.count = 2;
   const Program program = build_evaluation_step(built.model, built.partition, options).program;
-  CHECK(labels(program) ==
+  CHECK(labels_text(program) ==
         "begin\n"
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb 0\n"
         "load_batch mb 1\nforward layer 0 mb 1\nforward layer 1 mb 1\nforward layer 2 mb 1\n"
@@ -47,12 +47,12 @@ TEST_CASE("a generation step runs forward once and keeps one row of logits per t
   const PartitionedModel built =
       build(small_config(2, false), GraphMode::kLogits, UnitGranularity::kLayer, {1, 6});
   const Program program = build_generation_step(built.model, built.partition, {}).program;
-  CHECK(labels(program) ==
+  CHECK(labels_text(program) ==
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
         "0\nforward layer 3 mb 0\n");
   const Buffer& logits = program.at(buffer_named(program, buffer_names::kLogits));
   CHECK(logits.is_result);
-  CHECK(&logits == &program.at(find_result(program)));
+  CHECK(&logits == &program.at(find_result_buffer(program)));
   CHECK(logits.bytes == 6 * 32 * 4);
   CHECK(program.instrs.back().writes.back() ==
         BufferRange{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});

@@ -17,7 +17,7 @@ struct OverheadCase {
   int64_t head_size;
 };
 
-StepPlan planned(const Config& config) {
+StepPlan plan_small_model(const Config& config) {
   return plan_steps(config, small_config(2, false), 0);
 }
 
@@ -34,7 +34,7 @@ Config on_gpus(int64_t ranks) {
 
 TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs have none") {
   Config config = on_gpus(1);
-  CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) ==
+  CHECK(gpu_overhead_text(list_gpu_overheads(config, plan_small_model(config))) ==
         "in addition to the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: "
         "768.00 MiB; "
         "cuBLAS's workspace: 32.00 MiB)");
@@ -46,12 +46,12 @@ TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs
       "cuBLAS's workspace: 32.00 MiB; "
       "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order "
       "(comm.deterministic), 32.00 MiB for its group: 32.00 MiB)";
-  CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) == several);
-  CHECK(total_bytes(gpu_overheads(config, planned(config))) ==
+  CHECK(gpu_overhead_text(list_gpu_overheads(config, plan_small_model(config))) == several);
+  CHECK(total_bytes(list_gpu_overheads(config, plan_small_model(config))) ==
         (768 + 32 + 512 + 32) * kOverheadMiB);
-  CHECK(plan_notes(config, planned(config)).back() == several);
+  CHECK(list_plan_notes(config, plan_small_model(config)).back() == several);
   config.device = DeviceKind::kCpu;
-  CHECK(gpu_overheads(config, planned(config)).empty());
+  CHECK(list_gpu_overheads(config, plan_small_model(config)).empty());
 }
 
 /// Returns how many more bytes beyond the plan `attention` needs than ftrun's own kernels, for
@@ -67,9 +67,9 @@ int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t se
   model.kv_heads = kv_heads;
   const StepPlan plan = plan_steps(config, model, 0);
   config.kernels.attention = AttentionChoice::kOwn;
-  const int64_t without = total_bytes(gpu_overheads(config, plan));
+  const int64_t without = total_bytes(list_gpu_overheads(config, plan));
   config.kernels.attention = attention;
-  return total_bytes(gpu_overheads(config, plan)) - without;
+  return total_bytes(list_gpu_overheads(config, plan)) - without;
 }
 
 TEST_CASE(
@@ -96,7 +96,7 @@ TEST_CASE("no memory is planned for cuDNN where cuDNN cannot compute attention")
     config.bf16.enabled = one.bf16;
     ModelConfig model = small_config(2, false);
     model.head_size = one.head_size;
-    CHECK(total_bytes(gpu_overheads(config, plan_steps(config, model, 0))) ==
+    CHECK(total_bytes(list_gpu_overheads(config, plan_steps(config, model, 0))) ==
           (768 + 32) * kOverheadMiB);
   }
 }

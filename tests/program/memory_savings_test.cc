@@ -33,7 +33,7 @@ const Keys kBatch{"train_micro_batch_size_per_gpu=4", "gradient_accumulation_ste
 
 /// Returns the advice for four ranks and a config with these keys, in the form in which a user
 /// writes it.
-Keys advice(Keys keys, const Keys& batch = kBatch) {
+Keys advised_changes(Keys keys, const Keys& batch = kBatch) {
   const Keys base{"data.sequence_length=32",
                   // Parameters are neither prefetched nor gathered in buckets.
                   "zero_optimization.stage3_prefetch_bucket_size=0",
@@ -45,9 +45,9 @@ Keys advice(Keys keys, const Keys& batch = kBatch) {
   REQUIRE(loaded.ok());
   const ResolvedConfig resolution = resolve(loaded.written, {.world_size = 4});
   REQUIRE(resolution.ok());
-  const auto total = [](const MemoryPlan& plan) { return plan.main_memory(); };
+  const auto total = [](const MemoryPlan& plan) { return plan.main_memory_bytes(); };
   Keys changes;
-  for (const MemorySaving& saving : memory_savings(resolution.config, deep_model(), 0, total))
+  for (const MemorySaving& saving : list_memory_savings(resolution.config, deep_model(), 0, total))
     changes.push_back(saving.change);
   return changes;
 }
@@ -59,65 +59,66 @@ bool contains_change(const std::vector<std::string>& changes, const std::string&
 }
 
 TEST_CASE("the stage that saves most is advised if nothing conflicts with it") {
-  REQUIRE(contains_change(advice({}), "zero_optimization.stage: 3"));
-  REQUIRE(contains_change(advice({kStage + "1"}), "zero_optimization.stage: 3"));
+  REQUIRE(contains_change(advised_changes({}), "zero_optimization.stage: 3"));
+  REQUIRE(contains_change(advised_changes({kStage + "1"}), "zero_optimization.stage: 3"));
 }
 
 TEST_CASE("a stage that contradicts how gradients are reduced is not advised") {
-  const auto prescaled = advice({"prescale_gradients=true"});
+  const auto prescaled = advised_changes({"prescale_gradients=true"});
   REQUIRE(contains_change(prescaled, "zero_optimization.stage: 1"));
   REQUIRE_FALSE(contains_change(prescaled, "zero_optimization.stage: 3"));
   REQUIRE(contains_change(prescaled, "recompute.policy: full"));
-  const auto predivided = advice({kStage + "1", "gradient_predivide_factor=2"});
+  const auto predivided = advised_changes({kStage + "1", "gradient_predivide_factor=2"});
   REQUIRE_FALSE(contains_change(predivided, "zero_optimization.stage"));
-  const auto sum = advice({kStage + "1", "gradient_allreduce_op=sum"});
+  const auto sum = advised_changes({kStage + "1", "gradient_allreduce_op=sum"});
   REQUIRE(contains_change(sum, "zero_optimization.stage: 2"));
 }
 
 TEST_CASE("a stage that makes another key take effect is advised only where that fits the ranks") {
   const auto stage2 = [](int64_t mics) {
-    return advice({kStage + "2", cat("zero_optimization.mics_shard_size=", mics)});
+    return advised_changes({kStage + "2", cat("zero_optimization.mics_shard_size=", mics)});
   };
   REQUIRE(contains_change(stage2(-1), "zero_optimization.stage: 3"));
   REQUIRE_FALSE(contains_change(stage2(3), "zero_optimization.stage"));
 }
 
 TEST_CASE("advice never removes replicas that follow from mics_shard_size") {
-  REQUIRE_FALSE(contains_change(advice({kStage + "3", "zero_optimization.mics_shard_size=2"}),
-                                "parallel.data_replicate"));
-  REQUIRE(contains_change(advice({kStage + "3", "parallel.data_replicate=2"}),
+  REQUIRE_FALSE(
+      contains_change(advised_changes({kStage + "3", "zero_optimization.mics_shard_size=2"}),
+                      "parallel.data_replicate"));
+  REQUIRE(contains_change(advised_changes({kStage + "3", "parallel.data_replicate=2"}),
                           "parallel.data_replicate: 1"));
 }
 
 TEST_CASE("sharding the small tensors that stay whole at stage 3 is advised") {
   const std::string key = "zero_optimization.stage3_param_persistence_threshold";
   const auto stage3 = [&](int64_t threshold) {
-    return advice({kStage + "3", cat(key, "=", threshold)});
+    return advised_changes({kStage + "3", cat(key, "=", threshold)});
   };
   REQUIRE(contains_change(stage3(1 << 30), key + ": 0"));
   REQUIRE_FALSE(contains_change(stage3(0), key));
-  REQUIRE_FALSE(contains_change(advice({kStage + "2"}), key));
+  REQUIRE_FALSE(contains_change(advised_changes({kStage + "2"}), key));
 }
 
 TEST_CASE("a smaller micro-batch is not advised where elasticity chooses it") {
-  const auto elastic = advice(
+  const auto elastic = advised_changes(
       {"elasticity={enabled: true, version: 0.1, max_train_batch_size: 64, micro_batch_sizes: [4], "
        "min_gpus: 1, max_gpus: 8}"},
       {});
   REQUIRE_FALSE(contains_change(elastic, "train_micro_batch_size_per_gpu"));
-  REQUIRE(contains_change(advice({}), "train_micro_batch_size_per_gpu: 2"));
+  REQUIRE(contains_change(advised_changes({}), "train_micro_batch_size_per_gpu: 2"));
 }
 
 TEST_CASE("bf16 is advised unless the config sets a dtype of parameters") {
-  REQUIRE(contains_change(advice({kStage + "1"}), "bf16.enabled: true"));
-  REQUIRE_FALSE(contains_change(advice({"data_types.param_dtype=fp32"}), "bf16.enabled"));
+  REQUIRE(contains_change(advised_changes({kStage + "1"}), "bf16.enabled: true"));
+  REQUIRE_FALSE(contains_change(advised_changes({"data_types.param_dtype=fp32"}), "bf16.enabled"));
 }
 
 TEST_CASE(
     "offloading to disk is advised only on the folder that the config names, and on no second "
     "one") {
   const auto on_disk = [](const std::string& parameters, const std::string& optimizer) {
-    return advice(
+    return advised_changes(
         {kStage + "3",
          cat("zero_optimization.offload_param={device: nvme, nvme_path: ", parameters, "}"),
          cat("zero_optimization.offload_optimizer.nvme_path='", optimizer, "'")});

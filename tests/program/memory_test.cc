@@ -75,7 +75,7 @@ TEST_CASE("every buffer that is not persistent has an aligned offset inside the 
     }
     CHECK(buffer.arena_offset >= 0);
     CHECK(buffer.arena_offset % kStorageAlignment == 0);
-    CHECK(buffer.arena_offset + buffer.bytes <= program.arena(arena_of(buffer)));
+    CHECK(buffer.arena_offset + buffer.bytes <= program.bytes_of_arena(arena_of(buffer)));
   }
 }
 
@@ -138,7 +138,7 @@ TEST_CASE(
     "a buffer of the communication lane is in use from when that lane may run until compute waits "
     "for it") {
   const auto lifetime = [](const Program& program) {
-    const StorageRequest r = buffer_lifetimes(program)[1];
+    const StorageRequest r = compute_buffer_lifetimes(program)[1];
     return std::pair{r.first, r.last};
   };
   CHECK(lifetime(two_lanes({}, {})) == std::pair<int64_t, int64_t>{0, 4});
@@ -154,7 +154,7 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
     const Program program =
         assign_arena_offsets(two_lanes(std::move(communication_waits), std::move(compute_waits)));
     CHECK(shared_too_early(program).empty());
-    CHECK(program.arena(Arena::kDevice) >= 128);
+    CHECK(program.bytes_of_arena(Arena::kDevice) >= 128);
     return program.buffers[1].arena_offset == program.buffers[other].arena_offset;
   };
   CHECK_FALSE(shares({}, {}, 0));
@@ -170,16 +170,16 @@ TEST_CASE("no buffer overlaps a result, which is read after the program has ende
     Program program =
         program_of_touches({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
     program.buffers[0].is_result = is_result;
-    CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
+    CHECK(compute_buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
     program = assign_arena_offsets(std::move(program));
     CHECK((program.buffers[0].arena_offset == program.buffers[1].arena_offset) == !is_result);
     CHECK((program.buffers[0].arena_offset == program.buffers[2].arena_offset) == !is_result);
-    CHECK(find_result(program) == (is_result ? 0 : -1));
+    CHECK(find_result_buffer(program) == (is_result ? 0 : -1));
   }
 }
 
 TEST_CASE("lifetimes are computed even with waits that the checker would refuse") {
-  CHECK(buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
+  CHECK(compute_buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
 }
 
 TEST_CASE("planning again gives the same offsets") {
@@ -199,8 +199,8 @@ Program sharded_step() {
 
 /// Returns the size of a separate arena for only the buffers that `takes` selects.
 template <typename Takes>
-int64_t packed_alone(const Program& program, Takes takes) {
-  std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
+int64_t separate_arena_bytes(const Program& program, Takes takes) {
+  std::vector<StorageRequest> lifetimes = compute_buffer_lifetimes(program);
   for (size_t i = 0; i < lifetimes.size(); ++i)
     if (program.buffers[i].persistent_kind || !takes(program.buffers[i])) lifetimes[i] = {};
   return pack_storage(lifetimes, kStorageAlignment).bytes;
@@ -208,12 +208,14 @@ int64_t packed_alone(const Program& program, Takes takes) {
 
 TEST_CASE("private buffers use gaps between those that peers read if that makes arenas smaller") {
   const Program program = sharded_step();
-  const int64_t visible = packed_alone(program, [](const Buffer& b) { return b.peer_visible; });
-  const int64_t hidden = packed_alone(program, [](const Buffer& b) { return !b.peer_visible; });
-  const int64_t one = packed_alone(program, [](const Buffer&) { return true; });
+  const int64_t visible =
+      separate_arena_bytes(program, [](const Buffer& b) { return b.peer_visible; });
+  const int64_t hidden =
+      separate_arena_bytes(program, [](const Buffer& b) { return !b.peer_visible; });
+  const int64_t one = separate_arena_bytes(program, [](const Buffer&) { return true; });
   CAPTURE(visible, hidden, one);
-  CHECK(program.arena(Arena::kShared) == visible);
-  CHECK(program.arena(Arena::kDevice) < hidden);
+  CHECK(program.bytes_of_arena(Arena::kShared) == visible);
+  CHECK(program.bytes_of_arena(Arena::kDevice) < hidden);
   // Two arenas are nearly as small as one would be.
   CHECK(arena_total(program) <= one + (visible + hidden - one) / 4);
   CHECK(std::any_of(program.buffers.begin(), program.buffers.end(),
@@ -228,8 +230,8 @@ TEST_CASE("however deep the model, two arenas are nearly as small as one") {
     StepOptions options{.state = states(2), .bucket_elements = 1};
     options.state.zero_stage = stage;
     const Program two = built.step(options, 2);
-    const int64_t one = packed_alone(two, [](const Buffer&) { return true; });
-    CAPTURE(stage, one, two.arena(Arena::kDevice), two.arena(Arena::kShared));
+    const int64_t one = separate_arena_bytes(two, [](const Buffer&) { return true; });
+    CAPTURE(stage, one, two.bytes_of_arena(Arena::kDevice), two.bytes_of_arena(Arena::kShared));
     CHECK(arena_total(two) <= one + one / 8);
   }
 }
@@ -242,27 +244,28 @@ TEST_CASE("a program uses the present size of one arena before it enlarges the o
   };
   const Program enough = assign_arena_offsets(program, {int64_t{1} << 40, 0, 0});
   CHECK(gaps(enough) == 0);
-  CHECK(enough.arena(Arena::kShared) == program.arena(Arena::kShared));
-  const Program room = assign_arena_offsets(program, {0, 2 * program.arena(Arena::kShared), 0});
-  CHECK(room.arena(Arena::kDevice) < program.arena(Arena::kDevice));
-  CHECK(room.arena(Arena::kShared) <= 2 * program.arena(Arena::kShared));
+  CHECK(enough.bytes_of_arena(Arena::kShared) == program.bytes_of_arena(Arena::kShared));
+  const Program room =
+      assign_arena_offsets(program, {0, 2 * program.bytes_of_arena(Arena::kShared), 0});
+  CHECK(room.bytes_of_arena(Arena::kDevice) < program.bytes_of_arena(Arena::kDevice));
+  CHECK(room.bytes_of_arena(Arena::kShared) <= 2 * program.bytes_of_arena(Arena::kShared));
   CHECK(shared_too_early(room).empty());
 }
 
 /// The programs of tensor ranks, for a model whose dimensions can be divided.
-struct Split {
+struct SplitProgram {
   PartitionedModel built;
   Program program;
 };
-Split split_over(int ranks) {
+SplitProgram split_program(int ranks) {
   ModelConfig config = small_config(2, false);
   config.hidden = 128;
   config.feed_forward = 256;
   config.vocab_rows = 256;
   config.kv_heads = 4;
   config.head_size = 32;
-  Split split{build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 64}, {ranks, 0, true}),
-              {}};
+  SplitProgram split{
+      build(config, GraphMode::kTrain, UnitGranularity::kLayer, {1, 64}, {ranks, 0, true}), {}};
   split.built.partition = build_units(split.built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options{.state = states(2)};
   options.state.tensor = {ranks, 0};
@@ -272,11 +275,11 @@ Split split_over(int ranks) {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// The unit of sizes in reductions(). Seven units are less than half a huge page.
+/// The unit of sizes in reduction_program(). Seven units are less than half a huge page.
 constexpr int64_t kUnit = 128 << 10;
 
 /// Returns a program with one all-reduce of two ranks for each (group, weight), of `weight` units.
-Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
+Program reduction_program(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
   Program program;
   program.groups = {
       {.members = {.label = "data", .ranks = {0, 1}}, .place = {.count = 2}},
@@ -303,11 +306,11 @@ int64_t mapped_bytes(const Program& program) {
 TEST_CASE("a rank maps what one collective of each concurrent group reads from its peers") {
   // Each of two ranks reads half of the summed bytes from the other. The kernel also maps the pages
   // around them.
-  CHECK(mapped_bytes(reductions({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
+  CHECK(mapped_bytes(reduction_program({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
   // A part that may be in huge pages maps one of them at a time, and so does a larger part.
-  CHECK(mapped_bytes(reductions({{0, 2}, {0, 8}})) == 2 * kMiB);
-  CHECK(mapped_bytes(reductions({{0, 2}, {0, 512}})) == 2 * kMiB);
-  Program beside = reductions({{0, 2}, {1, 6}, {0, 4}});
+  CHECK(mapped_bytes(reduction_program({{0, 2}, {0, 8}})) == 2 * kMiB);
+  CHECK(mapped_bytes(reduction_program({{0, 2}, {0, 512}})) == 2 * kMiB);
+  Program beside = reduction_program({{0, 2}, {1, 6}, {0, 4}});
   CHECK(mapped_bytes(beside) == (3 + 2) * kUnit + 2 * kShmReadAround);
   // The last collective waits for that of the other group.
   beside.instrs[2].waits = {1};
@@ -321,16 +324,17 @@ TEST_CASE("a collective that peers cannot read in place fills staging areas with
     for (Buffer& buffer : program.buffers) buffer.peer_visible = shared;
     return staged_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
   };
-  CHECK(staged(reductions({{0, 2}}), true) == 0);
+  CHECK(staged(reduction_program({{0, 2}}), true) == 0);
   // Each of two ranks has two halves. Small collectives fill kShmStagedBytes of each half.
-  CHECK(staged(reductions({{0, 2}, {0, 1}}), false) == 2 * 2 * (2 * kUnit - kShmStagedBytes));
-  CHECK(staged(reductions({{0, 64}}), false) == 2 * 2 * (kShmHalfBytes - kShmStagedBytes));
-  CHECK(staged(reductions({{0, 64}, {1, 64}}), false) ==
+  CHECK(staged(reduction_program({{0, 2}, {0, 1}}), false) ==
+        2 * 2 * (2 * kUnit - kShmStagedBytes));
+  CHECK(staged(reduction_program({{0, 64}}), false) == 2 * 2 * (kShmHalfBytes - kShmStagedBytes));
+  CHECK(staged(reduction_program({{0, 64}, {1, 64}}), false) ==
         2 * 2 * 2 * (kShmHalfBytes - kShmStagedBytes));
 }
 
 TEST_CASE("a reduction maps parts of all peers at once, an all-gather one peer after another") {
-  Program program = reductions({{0, 2}});
+  Program program = reduction_program({{0, 2}});
   program.groups[0].place.count = 4;
   CHECK(mapped_bytes(program) == 3 * (kUnit / 2 + kShmReadAround));
   program.instrs[0].kind = InstrKind::kAllGather;
@@ -340,7 +344,7 @@ TEST_CASE("a reduction maps parts of all peers at once, an all-gather one peer a
 TEST_CASE("a rank maps a bounded part of a message at a time") {
   for (const auto& [bytes, mapped] : {std::pair(kMiB / 2, kMiB / 2 + kShmReadAround),
                                       std::pair(kMiB, 2 * kMiB), std::pair(64 * kMiB, 2 * kMiB)}) {
-    Program program = reductions({{0, 1}});
+    Program program = reduction_program({{0, 1}});
     program.buffers[0].bytes = bytes;
     program.instrs[0].kind = InstrKind::kReceive;
     program.instrs[0].writes[0].bytes = bytes;
@@ -349,22 +353,22 @@ TEST_CASE("a rank maps a bounded part of a message at a time") {
 }
 
 TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
-  const Program program = reductions({{0, 2}, {1, 6}});
+  const Program program = reduction_program({{0, 2}, {1, 6}});
   CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
           return !group.members.runs_within({MeshAxis::kTensor});
         }) == kUnit + kShmReadAround);
 }
 
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
-  const Split whole = split_over(1);
+  const SplitProgram whole = split_program(1);
   int64_t norms = 0;  // which every rank has completely
   for (const Unit& unit : whole.built.partition.units)
     norms += unit.holds_small_tensors ? unit.padded_numel : 0;
   for (const int ranks : {2, 4}) {
-    const Split split = split_over(ranks);
+    const SplitProgram split = split_program(ranks);
     INFO("tensor " << ranks);
     const auto of = [](const Program& program, Category category) {
-      return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
+      return plan_memory({&program}).at(Tier::kDevice).bytes_of(category);
     };
     for (const auto& [category, width] :
          {std::pair(Category::kParameters, 4), std::pair(Category::kGradients, 4),

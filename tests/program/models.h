@@ -12,7 +12,7 @@
 #include "partition/units.h"
 #include "program/passes.h"
 #include "program/step_builder.h"
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 
 namespace ftrun::testing {
 
@@ -91,7 +91,7 @@ inline int64_t arena_total(const Program& program) {
 }
 
 /// Returns the positions of all instructions of a kind.
-inline std::vector<size_t> all_of(const Program& program, InstrKind kind) {
+inline std::vector<size_t> positions_of(const Program& program, InstrKind kind) {
   std::vector<size_t> found;
   for (size_t i = 0; i < program.instrs.size(); ++i)
     if (program.instrs[i].kind == kind) found.push_back(i);
@@ -138,7 +138,7 @@ inline BufferRange gradients_at(const Program& program, int64_t offset, int64_t 
 /// Returns the ranges of gradients that each all-reduce sums, in the order of the program.
 inline std::vector<std::vector<BufferRange>> gradient_reduces(const Program& program) {
   std::vector<std::vector<BufferRange>> found;
-  for (const size_t i : all_of(program, InstrKind::kAllReduce))
+  for (const size_t i : positions_of(program, InstrKind::kAllReduce))
     if (is_gradient(program, program.instrs[i].writes[0]))
       found.push_back(program.instrs[i].writes);
   return found;
@@ -205,7 +205,7 @@ inline Program program_of_touches(const std::vector<Touch>& touches) {
 
 /// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
 /// shift by `by` ranks, and counted rows of `row_elements` elements.
-inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
+inline Program exchange_program(GroupPlace place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
@@ -240,7 +240,7 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
 
 /// Returns the faults of these programs, which may be those of some ranks only.
 inline std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
-  return check_world(world_of(ranks));
+  return find_program_faults(world_of(ranks));
 }
 
 /// Returns the faults of the programs of ranks 0, 1, ...

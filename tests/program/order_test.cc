@@ -19,7 +19,7 @@ bool ranges_overlap(const std::vector<BufferRange>& a, const std::vector<BufferR
 }
 
 /// Returns whether an instruction must not run at the same time as another one.
-bool conflict(const Instr& a, const Instr& b) {
+bool do_instrs_conflict(const Instr& a, const Instr& b) {
   return ranges_overlap(a.writes, b.writes) || ranges_overlap(a.writes, b.reads) ||
          ranges_overlap(a.reads, b.writes);
 }
@@ -35,7 +35,7 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
     const auto before = happens_before(program);
     for (size_t j = 0; j < program.instrs.size(); ++j)
       for (size_t i = 0; i < j; ++i)
-        if (conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
+        if (do_instrs_conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
   }
 }
 
@@ -51,15 +51,15 @@ TEST_CASE(
     const bool waits = instr.kind == InstrKind::kGradientNorm || instr.kind == InstrKind::kDecide;
     CHECK(instr.waits.empty() != waits);
   }
-  const size_t norm = all_of(program, InstrKind::kGradientNorm).front();
-  const std::vector<size_t> reduces = all_of(program, InstrKind::kAllReduce);
+  const size_t norm = positions_of(program, InstrKind::kGradientNorm).front();
+  const std::vector<size_t> reduces = positions_of(program, InstrKind::kAllReduce);
   const auto last = static_cast<InstrId>(reduces[reduces.size() - 2]);
   CHECK(program.instrs[norm].waits == std::vector<InstrId>{last});
 }
 
 TEST_CASE("with overlap, each reduction waits only for the backward before it") {
   const Program program = build(small_config(3, false)).step({.bucket_elements = 1});
-  for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
+  for (const size_t i : positions_of(program, InstrKind::kAllReduce)) {
     INFO(i);
     CHECK(program.instrs[i].waits == std::vector<InstrId>{static_cast<InstrId>(i) - 1});
   }
@@ -73,7 +73,7 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
     const Program program =
         built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
     const auto before = happens_before(program);
-    for (const size_t reduce : all_of(program, InstrKind::kAllReduce)) {
+    for (const size_t reduce : positions_of(program, InstrKind::kAllReduce)) {
       size_t next = reduce;
       while (program.instrs[next].lane != Lane::kCompute) ++next;
       REQUIRE(before[next][reduce]);
@@ -83,7 +83,7 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
 
 /// Returns a program that updates state on another tier; its two ranks exchange gradients and
 /// parameters.
-Program offloaded(Tier tier, bool overlap) {
+Program offloaded_program(Tier tier, bool overlap) {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .overlap = overlap};
   options.state.zero_stage = 3;
   options.state.parameter_tier = options.state.optimizer_tier = tier;
@@ -108,8 +108,8 @@ TEST_CASE(
     "without overlap, computation and communication take turns, while copies run concurrently") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
-    CHECK(count_concurrent_pairs(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
-    const Program program = offloaded(tier, false);
+    CHECK(count_concurrent_pairs(offloaded_program(tier, true), Lane::kCompute, lane_of(0)) > 0);
+    const Program program = offloaded_program(tier, false);
     CHECK(count_concurrent_pairs(program, Lane::kCompute, lane_of(0)) == 0);
     CHECK(count_concurrent_pairs(program, lane_of(0), Lane::kCompute) == 0);
     CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kToHost) > 0);
@@ -137,7 +137,8 @@ int conflicts_between_lanes(const Program& program) {
   int count = 0;
   for (const Instr& later : program.instrs)
     for (const Instr& earlier : program.instrs)
-      if (&earlier < &later && earlier.lane != later.lane && conflict(earlier, later)) ++count;
+      if (&earlier < &later && earlier.lane != later.lane && do_instrs_conflict(earlier, later))
+        ++count;
   return count;
 }
 
@@ -224,7 +225,7 @@ TEST_CASE("weight gradients are computed while tensor ranks sum the input's grad
     const Program program = program_of(step_case);
     const auto before = happens_before(program);
     int sums = 0;
-    for (const size_t sum : all_of(program, InstrKind::kReduceScatter)) {
+    for (const size_t sum : positions_of(program, InstrKind::kReduceScatter)) {
       const Instr& instr = program.instrs[sum];
       const size_t next = sum + 1;
       // In backward, the sum of a block comes right after the instruction that computes its
@@ -277,7 +278,7 @@ TEST_CASE("parameters are gathered concurrently with the collectives of tensor r
   const Program program = program_of(two_axes(3));
   const auto before = happens_before(program);
   size_t beside = 0;
-  const std::vector<size_t> gathers = all_of(program, InstrKind::kAllGather);
+  const std::vector<size_t> gathers = positions_of(program, InstrKind::kAllGather);
   size_t parameters = 0;
   for (const size_t gather : gathers) {
     if (!gathers_parameters(program, program.instrs[gather])) continue;

@@ -55,7 +55,7 @@ TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
   const RankMesh mesh = rank_mesh(config);
   CHECK(mesh.world_size() == 24);
   CHECK(mesh.size(MeshAxis::kPipeline) == 4);
-  CHECK(mesh.coordinate(6).pipeline == 1);
+  CHECK(mesh.coordinates_of(6).pipeline == 1);
 }
 
 TEST_CASE("a model with fewer layers than chunks is refused with the arithmetic") {
@@ -82,11 +82,11 @@ TEST_CASE("hand-set numbers of layers must add up to those of the model") {
   CHECK(refusal(config, 8) ==
         "2: parallel.pipeline_layers 3 + 2 + 2 + 0 = 7 ≠ the model's 8 decoder layers\n"
         "  remedy: write numbers with the sum 8");
-  const ModelDescription model = training_model(config, small_config(7, false), 0);
+  const ModelDescription model = build_training_model(config, small_config(7, false), 0);
   const PipelineLayout layout = pipeline_layout(config, model);
-  CHECK(layout.layers(0, 9) == LayerRange{0, 4});
-  CHECK(layout.layers(2, 9) == LayerRange{6, 8});
-  CHECK(layout.layers(3, 9) == LayerRange{8, 9});
+  CHECK(layout.layers_of(0, 9) == LayerRange{0, 4});
+  CHECK(layout.layers_of(2, 9) == LayerRange{6, 8});
+  CHECK(layout.layers_of(3, 9) == LayerRange{8, 9});
   CHECK(layout.stage_of(3) == 0);
 }
 
@@ -96,8 +96,8 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   const auto ends = [&](const char* partition) {
     Config config = pipeline_config(3);
     config.pipeline.partition = partition;
-    const PipelineLayout layout = pipeline_layout(config, training_model(config, small, 0));
-    return std::vector<int32_t>{layout.layers(0, 14).end, layout.layers(1, 14).end};
+    const PipelineLayout layout = pipeline_layout(config, build_training_model(config, small, 0));
+    return std::vector<int32_t>{layout.layers_of(0, 14).end, layout.layers_of(1, 14).end};
   };
   CHECK(ends("uniform") == std::vector<int32_t>{4, 9});
   CHECK(ends("type:DecoderLayer") == std::vector<int32_t>{5, 9});
@@ -105,7 +105,7 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   const std::vector<int32_t> best = ends("best");
   CHECK(best[1] > 9);  // the head costs as much as several blocks
   CHECK(best[0] > 2);
-  CHECK(pipeline_layout(pipeline_config(1), training_model(pipeline_config(1), small, 0))
+  CHECK(pipeline_layout(pipeline_config(1), build_training_model(pipeline_config(1), small, 0))
             .model_chunks() == 1);
 }
 

@@ -66,18 +66,18 @@ TEST_CASE("the name of an instruction has its kind, layer and micro-batch") {
 }
 
 TEST_CASE("the text of an exchange names its axis, and that of a shift also the distance") {
-  const std::string text = program_text(exchanges({4, 1}, 3));
+  const std::string text = program_text(exchange_program({4, 1}, 3));
   CHECK(text.find("| all_to_all over context  reads in  writes out\n") != std::string::npos);
   CHECK(text.find("| shift over context by 3  reads in  writes out\n") != std::string::npos);
   CHECK(text.find("| counted_all_to_all over context  reads in counts  writes out come\n") !=
         std::string::npos);
-  CHECK(program_hash(exchanges({4, 1}, 3)) == program_hash(exchanges({4, 1}, 3)));
-  CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 1)));
-  CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 3, 4)));
+  CHECK(program_hash(exchange_program({4, 1}, 3)) == program_hash(exchange_program({4, 1}, 3)));
+  CHECK(program_hash(exchange_program({4, 1}, 3)) != program_hash(exchange_program({4, 1}, 1)));
+  CHECK(program_hash(exchange_program({4, 1}, 3)) != program_hash(exchange_program({4, 1}, 3, 4)));
 }
 
 TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all blocks were equal") {
-  CHECK(planned_traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
+  CHECK(planned_traffic_text(program_traffic(exchange_program({4, 1}, 1))) ==
         "bytes that a rank sends each time the program runs\n"
         "  all_to_all over 4 ranks along context, 1 call                             3072 B\n"
         "  counted_all_to_all over 4 ranks along context, 2 calls                    3084 B\n"
@@ -89,7 +89,7 @@ TEST_CASE(
     "in an exchange a rank maps one peer's memory at a time, and small blocks go through staging "
     "areas") {
   const auto mapped = [](size_t which, int64_t bytes) {
-    Program program = exchanges({4, 1}, 1);
+    Program program = exchange_program({4, 1}, 1);
     for (BufferId id : {0, 1}) {
       program.buffers[static_cast<size_t>(id)].bytes = bytes;
       program.buffers[static_cast<size_t>(id)].peer_visible = true;
@@ -201,8 +201,8 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
         build(random_config(random), GraphMode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
-    const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
-    const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total_elements * 4;
+    const TierPlan account = plan_memory({&program}).at(Tier::kDevice);
+    const int64_t flat = make_flat_layout(built.partition, FlatOrder::kForward).total_elements * 4;
     const int64_t numbers =
         kLossSlots * 8 + 2 * 8 * static_cast<int64_t>(built.partition.units.size());
     REQUIRE(account.bytes_of(Category::kParameters) == flat);
@@ -215,8 +215,8 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     // different times.
     REQUIRE(std::max(account.bytes_of(Category::kActivations), flat) <= arena_total(program));
     REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
-    REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
-    REQUIRE(memory_plan({&program}).at(Tier::kNvme).total == 0);
+    REQUIRE(plan_memory({&program}).at(Tier::kHost).total == 0);
+    REQUIRE(plan_memory({&program}).at(Tier::kNvme).total == 0);
   }
 }
 

@@ -24,7 +24,7 @@ struct ScheduleGolden {
   nlohmann::json run;
 };
 
-inline std::string text(const ScheduleGolden& golden) {
+inline std::string golden_text(const ScheduleGolden& golden) {
   return cat("kind ", static_cast<int>(golden.kind), ", stages ", golden.stages, ", chunks ",
              golden.chunks, ", micro-batches ", golden.micro_batches);
 }

@@ -19,27 +19,27 @@ namespace {
 
 using namespace testing;
 
-std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches,
-                 int chunks = 1) {
+std::string stage_text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches,
+                       int chunks = 1) {
   return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
 }
 
 TEST_CASE("schedules agree with their papers") {
-  CHECK(text(PipelineSchedule::kGpipe, 4, 1, 3) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2");
-  CHECK(text(PipelineSchedule::k1F1B, 4, 0, 4) == "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3");
-  CHECK(text(PipelineSchedule::k1F1B, 4, 2, 5) ==
+  CHECK(stage_text(PipelineSchedule::kGpipe, 4, 1, 3) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2");
+  CHECK(stage_text(PipelineSchedule::k1F1B, 4, 0, 4) == "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3");
+  CHECK(stage_text(PipelineSchedule::k1F1B, 4, 2, 5) ==
         "F0.0 F0.1 B0.0 F0.2 B0.1 F0.3 B0.2 F0.4 B0.3 B0.4");
-  CHECK(text(PipelineSchedule::k1F1B, 4, 3, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2");
-  CHECK(text(PipelineSchedule::kInterleaved, 2, 1, 4, 2) ==
+  CHECK(stage_text(PipelineSchedule::k1F1B, 4, 3, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2");
+  CHECK(stage_text(PipelineSchedule::kInterleaved, 2, 1, 4, 2) ==
         "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 F0.2 B0.0 F0.3 B0.1 F1.2 B1.2 F1.3 B1.3 B0.2 B0.3");
-  CHECK(text(PipelineSchedule::kZbH1, 4, 0, 5) ==
+  CHECK(stage_text(PipelineSchedule::kZbH1, 4, 0, 5) ==
         "F0.0 F0.1 F0.2 F0.3 I0.0 W0.0 F0.4 I0.1 W0.1 I0.2 W0.2 I0.3 W0.3 I0.4 W0.4");
-  CHECK(text(PipelineSchedule::kZbH1, 4, 2, 8) ==
+  CHECK(stage_text(PipelineSchedule::kZbH1, 4, 2, 8) ==
         "F0.0 F0.1 I0.0 F0.2 I0.1 F0.3 I0.2 W0.0 F0.4 I0.3 W0.1 F0.5 I0.4 W0.2 F0.6 I0.5 W0.3 F0.7 "
         "I0.6 W0.4 I0.7 W0.5 W0.6 W0.7");
-  CHECK(text(PipelineSchedule::kZbH1, 8, 6, 4) ==
+  CHECK(stage_text(PipelineSchedule::kZbH1, 8, 6, 4) ==
         "F0.0 F0.1 I0.0 F0.2 I0.1 F0.3 I0.2 I0.3 W0.0 W0.1 W0.2 W0.3");
-  CHECK(text(PipelineSchedule::kZbV, 2, 1, 4, 2) ==
+  CHECK(stage_text(PipelineSchedule::kZbV, 2, 1, 4, 2) ==
         "F0.0 F1.0 F0.1 F1.1 I1.0 W1.0 F0.2 I0.0 W0.0 F1.2 I1.1 W1.1 F0.3 I0.1 W0.1 F1.3 I1.2 W1.2 "
         "I0.2 I1.3 I0.3 W0.2 W1.3 W0.3");
 }
@@ -47,10 +47,10 @@ TEST_CASE("schedules agree with their papers") {
 TEST_CASE("schedules agree with those of other systems, action by action", "[.needs-reference]") {
   std::map<PipelineSchedule, int> compared;
   for (const ScheduleGolden& golden : schedule_goldens()) {
-    INFO(text(golden));
+    INFO(golden_text(golden));
     REQUIRE(golden.lists.size() == static_cast<size_t>(golden.stages));
     for (int stage = 0; stage < golden.stages; ++stage)
-      REQUIRE(text(golden.kind, golden.stages, stage, golden.micro_batches, golden.chunks) ==
+      REQUIRE(stage_text(golden.kind, golden.stages, stage, golden.micro_batches, golden.chunks) ==
               golden.lists[static_cast<size_t>(stage)]);
     ++compared[golden.kind];
   }
@@ -78,7 +78,7 @@ void for_all_schedules(const Check& check) {
 TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
   for_all_schedules([](PipelineSchedule kind, int stages, int chunks, int32_t count) {
     for (int stage = 0; stage < stages; ++stage) {
-      INFO(text(kind, stages, stage, count, chunks));
+      INFO(stage_text(kind, stages, stage, count, chunks));
       std::map<std::pair<Phase, int32_t>, std::vector<int32_t>> by_phase;  // key: (phase, chunk)
       for (const ScheduleAction& action : make_schedule(kind, stages, chunks, stage, count))
         by_phase[{action.phase, action.chunk}].push_back(action.micro_batch);
@@ -93,7 +93,7 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
 
 /// Returns the maximum number of micro-batches, over all chunks, whose activations a stage keeps at
 /// once.
-int most_kept(const std::vector<ScheduleAction>& actions) {
+int max_kept_micro_batches(const std::vector<ScheduleAction>& actions) {
   int now = 0, peak = 0;
   for (const ScheduleAction& action : actions) {
     now += action.phase == Phase::kForward ? 1 : 0;
@@ -113,7 +113,8 @@ TEST_CASE("the traits of schedules agree with their actions") {
     CHECK(refuses_a_count == traits.runs_in_rounds);
     for (int stage = 0; stage < 4; ++stage) {
       const auto kept = [&](int32_t count) {
-        return most_kept(make_schedule(traits.schedule, 4, traits.default_chunks, stage, count));
+        return max_kept_micro_batches(
+            make_schedule(traits.schedule, 4, traits.default_chunks, stage, count));
       };
       CHECK((kept(160) > kept(16)) == traits.keeps_all_micro_batches);
     }

@@ -21,27 +21,29 @@ ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t
 
 /// Returns the seconds from the start of the stage's first action to the end of its last.
 double own_span(const StageTimeline& stage) {
-  return stage.actions.empty() ? 0 : stage.actions.back().end - stage.actions.front().start;
+  return stage.actions.empty()
+             ? 0
+             : stage.actions.back().end_seconds - stage.actions.front().start_seconds;
 }
 
 TEST_CASE("timelines of equal chunks agree with another simulator", "[.needs-reference]") {
   size_t compared = 0;
   for (const ScheduleGolden& golden : schedule_goldens()) {
-    INFO(text(golden));
+    INFO(golden_text(golden));
     const auto lists =
         make_schedules(golden.kind, golden.stages, golden.chunks, golden.micro_batches);
     const ScheduleTimeline line =
         simulate_timeline(lists, traits_of(golden.kind).placement,
                           equal_chunk_seconds(golden.stages * golden.chunks));
     const double work = golden.run.at("work");
-    REQUIRE(line.makespan == golden.run.at("makespan").get<double>());
-    REQUIRE(line.makespan - work == golden.run.at("bubble").get<double>());
+    REQUIRE(line.makespan_seconds == golden.run.at("makespan").get<double>());
+    REQUIRE(line.makespan_seconds - work == golden.run.at("bubble").get<double>());
     double span = 0;
     for (size_t s = 0; s < lists.size(); ++s) {
       const double idle = golden.run.at("idle")[s];
-      REQUIRE(line.stages[s].busy == work);
-      REQUIRE(line.makespan - line.stages[s].busy == idle);
-      REQUIRE(line.idle_share(static_cast<int>(s)) == Approx(idle / line.makespan));
+      REQUIRE(line.stages[s].busy_seconds == work);
+      REQUIRE(line.makespan_seconds - line.stages[s].busy_seconds == idle);
+      REQUIRE(line.idle_share(static_cast<int>(s)) == Approx(idle / line.makespan_seconds));
       REQUIRE(max_in_flight(lists[s]) == golden.run.at("peak_in_flight")[s].get<int32_t>());
       REQUIRE(max_awaiting_input_grad(lists[s]) ==
               golden.run.at("peak_before_input_grad")[s].get<int32_t>());
@@ -88,7 +90,7 @@ TEST_CASE("bubbles agree with the papers' formulas") {
     for (int i = 0; i < 200; ++i) {
       const int stages = static_cast<int>(1 + random() % 8);
       const int chunks =
-          fixed_chunks(kind) > 0 ? fixed_chunks(kind) : static_cast<int>(2 + random() % 3);
+          required_chunks(kind) > 0 ? required_chunks(kind) : static_cast<int>(2 + random() % 3);
       const auto count = static_cast<int32_t>(stages * (2 + random() % 4));
       const PhaseSeconds of_chunk = random_seconds(random);
       const PhaseSeconds share{of_chunk.forward * chunks, of_chunk.backward * chunks,
@@ -97,7 +99,7 @@ TEST_CASE("bubbles agree with the papers' formulas") {
       const double work = count * (share.forward + share.backward);
       // The paper's formula for the V counts the time from each stage's own first to last action,
       // because no stage waits for others before the optimizer.
-      double span = kind == PipelineSchedule::kZbV ? 0 : line.makespan;
+      double span = kind == PipelineSchedule::kZbV ? 0 : line.makespan_seconds;
       if (kind == PipelineSchedule::kZbV)
         for (const StageTimeline& stage : line.stages) span = std::max(span, own_span(stage));
       INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count
@@ -133,15 +135,15 @@ TEST_CASE("stages keep as many micro-batches as the papers say") {
 TEST_CASE("stages wait for transfers between them, and need none within a stage") {
   // Two micro-batches pass down two stages and up again; nothing hides one transfer in each
   // direction.
-  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2).makespan == 9);
-  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 10);
-  CHECK(timeline(PipelineSchedule::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 14);
+  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2).makespan_seconds == 9);
+  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan_seconds == 10);
+  CHECK(timeline(PipelineSchedule::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan_seconds == 14);
   // A micro-batch passes down the V and up again: chunk 1 begins on the stage where chunk 0 ended.
-  CHECK(timeline(PipelineSchedule::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan == 6);
+  CHECK(timeline(PipelineSchedule::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan_seconds == 6);
   const ScheduleTimeline v = timeline(PipelineSchedule::kZbV, 2, 2, 1, {1, 2, 1, 1}, 10);
-  CHECK(v.stages[1].actions[0].start == 11);
-  CHECK(v.stages[1].actions[1].start == 12);
-  CHECK(v.stages[0].actions[1].start == 23);
+  CHECK(v.stages[1].actions[0].start_seconds == 11);
+  CHECK(v.stages[1].actions[1].start_seconds == 12);
+  CHECK(v.stages[0].actions[1].start_seconds == 23);
 }
 
 TEST_CASE("each action begins when the one before it has ended and its inputs are there") {
@@ -149,12 +151,12 @@ TEST_CASE("each action begins when the one before it has ended and its inputs ar
   std::string shown;
   for (const StageTimeline& stage : line.stages) {
     for (const TimedAction& timed : stage.actions)
-      shown += cat(phase_letter(timed.action.phase), timed.action.micro_batch, " ", timed.start,
-                   "-", timed.end, " ");
+      shown += cat(phase_letter(timed.action.phase), timed.action.micro_batch, " ",
+                   timed.start_seconds, "-", timed.end_seconds, " ");
     shown += "| ";
   }
   CHECK(shown == "F0 0-1 F1 1-2 B0 5-8 B1 9-12 | F0 1-2 B0 2-5 F1 5-6 B1 6-9 | ");
-  CHECK(line.makespan == 12);
+  CHECK(line.makespan_seconds == 12);
   CHECK(line.idle_share(0) == Approx(4.0 / 12));
   CHECK(line.idle_share() == Approx(4.0 / 12));
 }
@@ -163,8 +165,8 @@ TEST_CASE("with unequal chunks, the slowest stage is never idle once its inputs 
   const std::vector<PhaseSeconds> by_chunk{{1, 2, 1, 1}, {3, 6, 3, 3}};
   const ScheduleTimeline line = simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8),
                                                   ChunkPlacement::kLoop, by_chunk);
-  CHECK(line.makespan == 1 + 8 * 9 + 2);
-  CHECK(own_span(line.stages[1]) == line.stages[1].busy);
+  CHECK(line.makespan_seconds == 1 + 8 * 9 + 2);
+  CHECK(own_span(line.stages[1]) == line.stages[1].busy_seconds);
   CHECK(line.idle_share(0) == Approx(1 - 24.0 / 75));
 }
 

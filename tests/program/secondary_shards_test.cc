@@ -34,7 +34,8 @@ StepCase secondary_step_case(int neighbors, int32_t micro_batches = 1, bool tied
 
 std::vector<const Instr*> gathers_of(const Program& program) {
   std::vector<const Instr*> found;
-  for (const size_t i : all_of(program, InstrKind::kAllGather)) found.push_back(&program.instrs[i]);
+  for (const size_t i : positions_of(program, InstrKind::kAllGather))
+    found.push_back(&program.instrs[i]);
   return found;
 }
 
@@ -44,7 +45,7 @@ bool is_secondary(const Program& program, const BufferRange& range) {
 
 std::vector<const Instr*> copies_of_parts(const Program& program) {
   std::vector<const Instr*> found;
-  for (const size_t i : all_of(program, InstrKind::kCopy))
+  for (const size_t i : positions_of(program, InstrKind::kCopy))
     if (is_secondary(program, program.instrs[i].writes[0])) found.push_back(&program.instrs[i]);
   return found;
 }
@@ -219,23 +220,23 @@ TEST_CASE(
 
 /// Runs two steps. Returns the fault, or the difference from the weights of the good programs; ""
 /// for none.
-std::string outcome(const StepCase& step_case, std::vector<StepProgram> steps,
-                    std::mt19937_64& random) {
+std::string fault_or_difference(const StepCase& step_case, std::vector<StepProgram> steps,
+                                std::mt19937_64& random) {
   const auto weights = [&](const StepCase& of, std::vector<StepProgram> programs,
                            std::string& fault) {
     Interpreter interpreter(of.built.model, of.built.partition, std::move(programs),
                             of.mesh.grid());
     interpreter.load();
     for (int step = 0; step < 2 && fault.empty(); ++step) fault = interpreter.run(random);
-    return interpreter.state(UnitStatePiece::kParam, fault);
+    return interpreter.collect_state(UnitStatePiece::kParam, fault);
   };
   std::string fault;
   const StepCase oracle = plain(step_case);
-  const auto wanted = weights(oracle, oracle.steps(), fault);
+  const auto expected = weights(oracle, oracle.steps(), fault);
   REQUIRE(fault == "");
   const auto found = weights(step_case, std::move(steps), fault);
   if (!fault.empty()) return fault;
-  return found == wanted ? "" : "other weights";
+  return found == expected ? "" : "other weights";
 }
 
 TEST_CASE("secondary shards of every number of neighbors have the weights of the plain program") {
@@ -248,7 +249,7 @@ TEST_CASE("secondary shards of every number of neighbors have the weights of the
         std::vector<const Program*> programs;
         for (const StepProgram& step : steps) programs.push_back(&step.program);
         REQUIRE(check_programs(programs) == std::vector<std::string>{});
-        CHECK(outcome(step_case, steps, random) == "");
+        CHECK(fault_or_difference(step_case, steps, random) == "");
       }
 }
 
@@ -263,7 +264,7 @@ TEST_CASE(
         change(instr);
         break;
       }
-    return outcome(step_case, std::move(steps), random);
+    return fault_or_difference(step_case, std::move(steps), random);
   };
   CHECK(changed([](Instr&) {}) == "");
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");

@@ -135,14 +135,14 @@ TEST_CASE(
     const auto& [step_case, steps] = built_step_case(round);
     INFO(step_case.text());
     const Partition& partition = step_case.built.partition;
-    const FlatLayout index = flat_layout(partition, FlatOrder::kForward);
+    const FlatLayout index = make_flat_layout(partition, FlatOrder::kForward);
     const StateOptions& state = step_case.options.state;
     for (int copy = 0; copy < step_case.mesh.replicas * step_case.mesh.tensor; ++copy) {
       Coverage cut(partition);
       for (int shard = 0; shard < step_case.mesh.shards; ++shard) {
         Coverage own(partition);
         const StepProgram& step = steps[rank_of(step_case.mesh, copy, shard)];
-        for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
+        for (const size_t i : positions_of(step.program, InstrKind::kUpdate)) {
           const Instr& instr = step.program.instrs[i];
           const int64_t begin = instr.update().first_element - index.at(instr.unit);
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
@@ -221,7 +221,7 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
       state.zero_stage = stage;
       state.snapshots = true;
       state.secondary_shards = stage == 3 ? mesh.secondary_shards : 1;
-      if (stage == 2) apart = with_codes(apart, random);
+      if (stage == 2) apart = with_8bit_states(apart, random);
       StepCase together = apart;
       together.mesh.context = 2;
       INFO(together.text());
@@ -242,7 +242,7 @@ TEST_CASE(
       const int ranks = step_case.mesh.shards * step_case.mesh.tensor;
       for (int rank = 0; rank < ranks; ++rank) {
         const Program& program = steps[static_cast<size_t>(replica * ranks + rank)].program;
-        for (const size_t i : all_of(program, InstrKind::kGradientNorm)) {
+        for (const size_t i : positions_of(program, InstrKind::kGradientNorm)) {
           const Instr& instr = program.instrs[i];
           for (const BufferRange& range : instr.writes) REQUIRE(++slots[range.offset] == 1);
           for (const BufferRange& range : instr.reads) elements += element_count(program, range);
@@ -261,7 +261,7 @@ TEST_CASE(
   options.state.zero_stage = 1;
   const auto slots_of = [&](int ranks) {
     const Program program = built.step(options, ranks, ranks - 1);
-    return program.at(find_persistent(program, PersistentKind::kGradientNorm)).bytes /
+    return program.at(find_persistent_buffer(program, PersistentKind::kGradientNorm)).bytes /
            dtype_bytes(DType::kF64);
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
@@ -359,7 +359,8 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
                                    build_generation_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
         if (!buffer.persistent_kind) continue;
-        const BufferId in_training = find_persistent(train, *buffer.persistent_kind, buffer.tier);
+        const BufferId in_training =
+            find_persistent_buffer(train, *buffer.persistent_kind, buffer.tier);
         REQUIRE(in_training >= 0);
         const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
@@ -396,7 +397,7 @@ size_t begin_of_list(const Program& program, size_t at) {
                              program.instrs.begin());
 }
 
-std::vector<GatheredBuffer> gathered_of(const Program& program) {
+std::vector<GatheredBuffer> gathered_buffers(const Program& program) {
   std::map<BufferId, GatheredBuffer> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -433,7 +434,7 @@ TEST_CASE("gathered parameters exceed the live limit only where one layer needs 
     INFO(step_case.text());
     const Program program = step_case.step(0).program;
     INFO(program_text(program));
-    const std::vector<GatheredBuffer> gathered = gathered_of(program);
+    const std::vector<GatheredBuffer> gathered = gathered_buffers(program);
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       int64_t live = 0;
       std::set<size_t> readers;
@@ -457,7 +458,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const StepCase step_case = sharded_step_case(random);
     const Program program = step_case.step(0).program;
-    const std::vector<GatheredBuffer> gathered = gathered_of(program);
+    const std::vector<GatheredBuffer> gathered = gathered_buffers(program);
     INFO(step_case.text() << "\n" << program_text(program));
     // The elements that are gathered ahead are counted at the start of each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -482,9 +483,9 @@ TEST_CASE(
   StepOptions options{.prefetch_elements = 1};
   options.state.zero_stage = 3;
   const Program program = build(small_config(4, false)).step(options);
-  const LaneClocks known = vector_clocks(program);
+  const LaneClocks known = compute_vector_clocks(program);
   size_t beside = 0;
-  for (const size_t i : all_of(program, InstrKind::kAllGather)) {
+  for (const size_t i : positions_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
     while (!program.instrs[next].runs_ops()) ++next;
     const BufferId arrives = program.instrs[i].writes[0].buffer;
@@ -497,7 +498,7 @@ TEST_CASE(
     REQUIRE(known[i][kComputeLane] == static_cast<InstrId>(before));
   }
   // The gathers overlap computation, except the very first one.
-  CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
+  CHECK(beside == positions_of(program, InstrKind::kAllGather).size() - 1);
 }
 
 /// Lists forward and backward of each layer in the order of the compute lane, then the updates in
@@ -542,7 +543,7 @@ TEST_CASE("tuning keys do not change the order of computation or of sums") {
 }
 
 int64_t device_peak(const Program& program, Category category) {
-  return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
+  return plan_memory({&program}).at(Tier::kDevice).bytes_of(category);
 }
 
 TEST_CASE("unsharded gradients of ZeRO-2 live until their reduction, two buckets at a time") {
@@ -595,7 +596,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
         options.state.communication = DType::kBF16;
         options.state.update_elements = kUnitBlock;
         const Program program = built.step(options);
-        return memory_plan({&program}).at(Tier::kHost).bytes_of(Category::kStaging);
+        return plan_memory({&program}).at(Tier::kHost).bytes_of(Category::kStaging);
       };
       INFO(tier_name(tier) << ", stage " << stage);
       // The gradient and the new parameter have 2 bytes each; the disk holds a weight and two
@@ -624,7 +625,7 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
   };
   std::vector<UpdateInterval> all;
   std::map<BufferId, size_t> writer;  // the last fetch into each staging buffer
-  for (size_t i = all_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
+  for (size_t i = positions_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (instr.kind == InstrKind::kCopy && staging(instr.writes[0]))
       writer[instr.writes[0].buffer] = i;
@@ -662,7 +663,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
                           [](const Unit& u) { return u.holds_small_tensors; }) == 6);
     const auto before = happens_before(program);
     // The first two gathers run at the same time as the updates of the small units.
-    for (const size_t i : all_of(program, InstrKind::kUpdate))
+    for (const size_t i : positions_of(program, InstrKind::kUpdate))
       for (const size_t k : {0, 1})
         for (const size_t fetch : intervals[k].fetches) CHECK_FALSE(before[fetch][i]);
     std::map<std::string, int> used;
@@ -698,8 +699,8 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     INFO(program_text(program));
     REQUIRE(check(program).empty());
     // Each micro-batch has one gather for forward and one for backward.
-    CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
-    CHECK(gathered_of(program).size() == 2 * 3);
+    CHECK(positions_of(program, InstrKind::kAllGather).size() == 2 * 3);
+    CHECK(gathered_buffers(program).size() == 2 * 3);
     options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
          compare_traffic_with_theory(program, built.model, built.partition, options).deviations)
@@ -711,7 +712,8 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
   options.state.zero_stage = 3;
   std::map<UnitId, int> gathers;
   const Program program = build(small_config(2, true)).step(options);
-  for (const size_t i : all_of(program, InstrKind::kAllGather)) ++gathers[program.instrs[i].unit];
+  for (const size_t i : positions_of(program, InstrKind::kAllGather))
+    ++gathers[program.instrs[i].unit];
   INFO(program_text(program));
   CHECK(gathers == std::map<UnitId, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}});
 }
@@ -754,7 +756,7 @@ TEST_CASE("activations on the host leave room on the device") {
     built.partition = build_units(built.model);
     StepOptions options{.micro_batches = 2};
     options.offload_activations = offload;
-    return built.step(options, 1).arena(Arena::kDevice);
+    return built.step(options, 1).bytes_of_arena(Arena::kDevice);
   };
   const int64_t hidden = 64 * 16 * 4;
   CHECK(peak(12, true) <= peak(12, false) - 8 * hidden);

@@ -56,16 +56,16 @@ struct StepCase {
 
   /// Returns the options of a rank.
   StepOptions options_of_rank(int rank) const {
-    StepOptions mine = options;
+    StepOptions rank_options = options;
     const int shard = rank / mesh.tensor % mesh.shards;
-    mine.state.data = {mesh.shards / mesh.context, shard / mesh.context};
-    mine.state.context = {mesh.context, shard % mesh.context};
-    mine.state.replicas = mesh.replicas;
-    mine.state.replica = rank / mesh.tensor / mesh.shards % mesh.replicas;
-    mine.state.pipeline_stage = rank / mesh.tensor / mesh.data();
-    mine.state.tensor = {mesh.tensor, rank % mesh.tensor};
-    mine.state.tensor_copies = kv_copies(config, built.model.split);
-    return mine;
+    rank_options.state.data = {mesh.shards / mesh.context, shard / mesh.context};
+    rank_options.state.context = {mesh.context, shard % mesh.context};
+    rank_options.state.replicas = mesh.replicas;
+    rank_options.state.replica = rank / mesh.tensor / mesh.shards % mesh.replicas;
+    rank_options.state.pipeline_stage = rank / mesh.tensor / mesh.data();
+    rank_options.state.tensor = {mesh.tensor, rank % mesh.tensor};
+    rank_options.state.tensor_copies = kv_copies(config, built.model.split);
+    return rank_options;
   }
 
   /// Builds the program of a rank from the model of tensor rank 0. Models of other tensor ranks
@@ -254,7 +254,7 @@ inline StepCase random_pipeline_case(std::mt19937_64& random) {
   const PipelineSchedule kind = pick(
       random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
                PipelineSchedule::kZbH1, PipelineSchedule::kZbV});
-  const int fixed = fixed_chunks(kind);
+  const int fixed = required_chunks(kind);
   const int chunks = fixed > 0 ? fixed : static_cast<int>(1 + random() % 3);
   ModelConfig config = random_config(random, mesh.tensor);
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
@@ -275,7 +275,7 @@ inline StepCase random_pipeline_case(std::mt19937_64& random) {
 
 /// Returns the step case with an optimizer whose states are 8-bit codes in tensors from a random
 /// size on. In most models here, blocks of codes extend over the borders of tensors' parts.
-inline StepCase with_codes(const StepCase& step_case, std::mt19937_64& random) {
+inline StepCase with_8bit_states(const StepCase& step_case, std::mt19937_64& random) {
   StepCase out = step_case;
   StateOptions& state = out.options.state;
   state.has_8bit_states = [least = pick<int64_t>(random, {1, 200, 300, 700})](

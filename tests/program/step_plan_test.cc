@@ -11,7 +11,7 @@
 #include "partition/partition_text.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 
 #include <catch2/catch.hpp>
 
@@ -72,7 +72,7 @@ TEST_CASE("context ranks read the same samples, but hold different parts of the 
     const StateOptions& state = plan.options.state;
     CHECK(data_parallel_place(state).count == 4);
     CHECK(state_place(state).count == 6);
-    CHECK(gradient_ranks(state) == 12);
+    CHECK(count_gradient_ranks(state) == 12);
     CHECK(is_first_of_stage(state) == (rank == 0));
     readers[data_parallel_place(state).index].push_back(rank);
     owners[{state.replica, state_place(state).index}].push_back(rank);
@@ -125,17 +125,18 @@ TEST_CASE(
       config.data.validation = {"validation.bin"};
     });
   };
-  const StepPlan none = plan(0, 16, 64), wanted = plan(8, 16, 64);
+  const StepPlan none = plan(0, 16, 64), with_generation = plan(8, 16, 64);
   CHECK_FALSE(none.generation);
   CHECK(none.program_plans() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
-  REQUIRE(wanted.generation);
-  CHECK(wanted.program_plans() ==
-        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.generation});
-  CHECK(wanted.generation->model.batch.tokens() == 24);
+  REQUIRE(with_generation.generation);
+  CHECK(with_generation.program_plans() ==
+        std::vector<const ProgramPlan*>{&with_generation.train, &with_generation.evaluate,
+                                        &*with_generation.generation});
+  CHECK(with_generation.generation->model.batch.tokens() == 24);
   CHECK(plan(8, 100, 64).generation->model.batch.tokens() == 64);
   CHECK(plan(100, 100, 512).generation->model.batch.tokens() == 128);
-  const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
-  CHECK(device(wanted) == device(none));
+  const auto device = [](const StepPlan& of) { return plan_memory(of).at(Tier::kDevice).total; };
+  CHECK(device(with_generation) == device(none));
   // A tensor-parallel rank has the logits of all tokens of a text, but only a part of those of a
   // training batch.
   ModelConfig model = small_config(1, false);
@@ -150,7 +151,7 @@ TEST_CASE(
   config.data.validation = {"validation.bin"};
   const StepPlan narrow = plan_steps(config, model, 0);
   CHECK(arena_total(narrow.generation->program) > arena_total(narrow.train.program));
-  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.generation->program));
+  CHECK(plan_memory(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.generation->program));
 }
 
 TEST_CASE(
@@ -246,7 +247,7 @@ TEST_CASE("small tensors of the config's thresholds are units of their own at ev
 }
 
 /// Returns the shape of Llama 2 70B.
-ModelConfig of_70b() {
+ModelConfig llama2_70b_config() {
   ModelConfig config = small_config(80, false);
   config.vocab_rows = 32000;
   config.hidden = 8192;
@@ -267,12 +268,12 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
     // per parameter. A rank holds its part of what is sharded, and all of the norms, which are two
     // for each layer and the last one.
     const int64_t small = (80 * 2 + 1) * 8192;
-    const StepPlan plan = plan_steps(config, of_70b(), 3);
+    const StepPlan plan = plan_steps(config, llama2_70b_config(), 3);
     const int64_t large = plan.partition.numel() - small;
     const double whole = (stage < 3 ? 2 : 0) + (stage < 2 ? 2 : 0);
     const double needed = static_cast<double>(small) * 16 + static_cast<double>(large) * whole +
                           static_cast<double>(large) * (16 - whole) / 1024;
-    const auto held = static_cast<double>(model_state_bytes(memory_plan(plan)));
+    const auto held = static_cast<double>(model_state_bytes(plan_memory(plan)));
     INFO("stage " << stage << ": " << held << " bytes for " << needed);
     CHECK(held >= needed);
     CHECK(held <= 1.01 * needed);
@@ -310,8 +311,8 @@ TEST_CASE("a checkpoint has the tensors that train, on each stage of a pipeline"
 
 TEST_CASE("an evaluation runs one micro-batch, whatever a step accumulates") {
   const StepPlan plan = plan_of(3);
-  CHECK(all_of(plan.train.program, InstrKind::kLoadBatch).size() == 2);
-  CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == 1);
+  CHECK(positions_of(plan.train.program, InstrKind::kLoadBatch).size() == 2);
+  CHECK(positions_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == 1);
 }
 
 TEST_CASE("an evaluation fills a pipeline with equal parts of what it reads") {
@@ -323,7 +324,7 @@ TEST_CASE("an evaluation fills a pipeline with equal parts of what it reads") {
     config.gradient_accumulation_steps = accumulation;
     config.train.evaluation.samples = samples;
     const StepPlan plan = plan_steps(config, small_config(4, false), 0);
-    CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() ==
+    CHECK(positions_of(plan.evaluate.program, InstrKind::kLoadBatch).size() ==
           static_cast<size_t>(plan.evaluation_micro_batches));
     return plan.evaluation_micro_batches;
   };
@@ -387,7 +388,7 @@ TEST_CASE(
     // The trainable shapes are the same, in different layers.
     const StepPlan low = only("layers.0.mlp", 0), high = only("layers.5.mlp", 0);
     const auto count = [](const StepPlan& plan, InstrKind kind) {
-      return all_of(plan.train.program, kind).size();
+      return positions_of(plan.train.program, kind).size();
     };
     CHECK(arena_total(high.train.program) < arena_total(low.train.program));
     CHECK(price_of(high.train.model) < 0.7 * price_of(low.train.model));

@@ -100,8 +100,8 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
   copy({2, 0, 8192}, {1, 4096, 8192});
   copy({1, 8192, 100}, {2, 0, 100});
   copy({0, 0, 5000}, {2, 0, 5000});
-  CHECK(disk_traffic(program).read == 4196);
-  CHECK(disk_traffic(program).written == 8192);
+  CHECK(disk_traffic(program).bytes_read == 4196);
+  CHECK(disk_traffic(program).bytes_written == 8192);
 }
 
 /// Returns a model whose units have no padding on 2 and 4 ranks. The norms, whose units would have

@@ -35,15 +35,16 @@ Program with_collective(OpKind kind, const CollectiveAttrs& over) {
 
 TEST_CASE("a layer's collective becomes an instruction of that kind, over the group of its axis") {
   const size_t sums =
-      all_of(with_collective(OpKind::kAllReduce, along_tensor(2)), InstrKind::kAllReduce).size();
+      positions_of(with_collective(OpKind::kAllReduce, along_tensor(2)), InstrKind::kAllReduce)
+          .size();
   const auto check_kind = [&](OpKind op, const CollectiveAttrs& over, InstrKind kind) {
     const Program program = with_collective(op, over);
-    const std::vector<size_t> found = all_of(program, kind);
+    const std::vector<size_t> found = positions_of(program, kind);
     REQUIRE_FALSE(found.empty());
-    CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
+    CHECK(found.size() + positions_of(program, InstrKind::kAllReduce).size() == sums);
     for (const size_t i : found) {
       CHECK(axes_in(program, program.instrs[i].group()) == "tensor");
-      CHECK(program.instrs[i].communication().shift == over.by);
+      CHECK(program.instrs[i].communication().shift == over.shift);
     }
   };
   check_kind(OpKind::kShift, {MeshAxis::kTensor, 2, 1}, InstrKind::kShift);
@@ -125,20 +126,20 @@ TEST_CASE("each layer runs once forward and backward per micro-batch, in order a
     for (const Instr& instr : program.instrs)
       if (instr.kind == InstrKind::kLoadBatch || instr.layer >= 0)
         labels.push_back(instr_label(instr));
-    std::vector<std::string> wanted;
+    std::vector<std::string> expected;
     const auto layers = static_cast<int>(c.built.model.layers.size());
     for (int m = 0; m < c.options.micro_batches; ++m) {
-      wanted.push_back(cat("load_batch mb ", m));
-      for (int l = 0; l < layers; ++l) wanted.push_back(cat("forward layer ", l, " mb ", m));
-      for (int l = layers; l-- > 0;) wanted.push_back(cat("backward layer ", l, " mb ", m));
+      expected.push_back(cat("load_batch mb ", m));
+      for (int l = 0; l < layers; ++l) expected.push_back(cat("forward layer ", l, " mb ", m));
+      for (int l = layers; l-- > 0;) expected.push_back(cat("backward layer ", l, " mb ", m));
     }
-    REQUIRE(labels == wanted);
+    REQUIRE(labels == expected);
   }
 }
 
 /// Returns the history of a tensor's gradient, as letters: "w" overwritten, "a" added to, "r"
 /// reduced, "u" read by an update.
-std::string history(const Program& program, const BufferRange& gradient) {
+std::string gradient_history(const Program& program, const BufferRange& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
     const auto touches_gradient = [&](const std::vector<BufferRange>& ranges) {
@@ -161,7 +162,7 @@ std::string history(const Program& program, const BufferRange& gradient) {
 TEST_CASE("a gradient is overwritten first, then added to, reduced once and used once") {
   for (const Case& c : random_cases(43, 40)) {
     const Program program = c.built.step(c.options);
-    const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
+    const FlatLayout layout = make_flat_layout(c.built.partition, FlatOrder::kBackward);
     for (const Unit& unit : c.built.partition.units) {
       for (const TensorSlice& slice : unit.slices) {
         const BufferRange range = gradients_at(
@@ -171,7 +172,7 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
         const int writes = c.options.micro_batches * (twice ? 2 : 1);
         INFO(name);
-        REQUIRE(history(program, range) ==
+        REQUIRE(gradient_history(program, range) ==
                 "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "ru");
       }
     }
@@ -186,7 +187,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
       for (int rank = 0; rank < ranks; ++rank) {
         const Program program = c.built.step(c.options, ranks, rank);
         const BufferId norm = buffer_named(program, buffer_names::kGradientNorm);
-        const size_t at = all_of(program, InstrKind::kGradientNorm).at(0);
+        const size_t at = positions_of(program, InstrKind::kGradientNorm).at(0);
         const Instr& sum = program.instrs[at];
         REQUIRE(sum.reads.size() == sum.writes.size());
         for (size_t i = 0; i < sum.reads.size(); ++i) {
@@ -205,7 +206,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
         REQUIRE(begin == end);
         end += bytes;
       }
-      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total_elements * 4);
+      REQUIRE(end == make_flat_layout(c.built.partition, FlatOrder::kBackward).total_elements * 4);
     }
   }
 }
@@ -227,10 +228,10 @@ std::vector<TensorId> tensors_of(const PartitionedModel& built, const FlatLayout
 TEST_CASE("updates cover every parameter once, each with its own gradient, state and decay") {
   for (const Case& c : random_cases(44, 15)) {
     const Program program = c.built.step(c.options);
-    const FlatLayout parameters = flat_layout(c.built.partition, FlatOrder::kForward);
-    const FlatLayout gradients = flat_layout(c.built.partition, FlatOrder::kBackward);
+    const FlatLayout parameters = make_flat_layout(c.built.partition, FlatOrder::kForward);
+    const FlatLayout gradients = make_flat_layout(c.built.partition, FlatOrder::kBackward);
     std::vector<int> updated(c.built.model.tensors.size(), 0);
-    for (const size_t i : all_of(program, InstrKind::kUpdate)) {
+    for (const size_t i : positions_of(program, InstrKind::kUpdate)) {
       const Instr& instr = program.instrs[i];
       REQUIRE(instr.if_finite);
       REQUIRE(instr.writes.size() == 1 + c.options.state.optimizer_states.size());
@@ -259,15 +260,15 @@ TEST_CASE("the loss is reduced once, after the last forward and before the decis
     const Program program = c.built.step(c.options);
     const BufferId loss = buffer_named(program, buffer_names::kLoss);
     std::vector<size_t> reduced;
-    for (const size_t i : all_of(program, InstrKind::kAllReduce))
+    for (const size_t i : positions_of(program, InstrKind::kAllReduce))
       if (program.instrs[i].writes[0].buffer == loss) reduced.push_back(i);
     REQUIRE(reduced.size() == 1);
     const Instr& instr = program.instrs[reduced[0]];
     REQUIRE(instr.communication().dtype == DType::kF64);
     REQUIRE(instr.writes[0] == BufferRange{loss, 0, kLossSlots * 8});
-    REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
-    REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());
-    REQUIRE(happens_before(program)[all_of(program, InstrKind::kDecide).front()][reduced[0]]);
+    REQUIRE(reduced[0] > positions_of(program, InstrKind::kForward).back());
+    REQUIRE(reduced[0] < positions_of(program, InstrKind::kDecide).front());
+    REQUIRE(happens_before(program)[positions_of(program, InstrKind::kDecide).front()][reduced[0]]);
   }
 }
 

@@ -39,7 +39,7 @@ TEST_CASE("the last restarts are listed with time, reason and steps") {
                                  "rank 1: killed by signal 9 (Killed)"});
   CHECK(restart_texts(manifest, 5).size() == 2);
   manifest.restarts[1].ranks = {
-      .count = 2, .removed = {1, 3}, .removed_reason = "rank 1 failed twice"};
+      .count = 2, .removed_ranks = {1, 3}, .removed_reason = "rank 1 failed twice"};
   CHECK(restart_texts(manifest, 1)[0] ==
         "restarted at 2000-01-01T00:00:09Z after step 12, from step 10, with 2 ranks "
         "(removed: ranks 1, 3): rank 1: killed by signal 9 (Killed)");

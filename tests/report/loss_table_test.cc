@@ -11,13 +11,13 @@ namespace {
 
 constexpr double kTableNan = std::numeric_limits<double>::quiet_NaN();
 
-StepMetrics with_loss(int64_t step, double loss) {
+StepMetrics step_with_loss(int64_t step, double loss) {
   StepMetrics m = example_step(step);
   m.loss = loss;
   return m;
 }
 
-StepMetrics validation(int64_t step, double loss) {
+StepMetrics validation_step(int64_t step, double loss) {
   StepMetrics m;
   m.step = step;
   m.trained = false;
@@ -26,8 +26,8 @@ StepMetrics validation(int64_t step, double loss) {
 }
 
 TEST_CASE("the loss table averages between its rows and keeps the first and the last step") {
-  std::vector<StepMetrics> metrics{validation(0, 3.5)};
-  for (int64_t step = 1; step <= 60; ++step) metrics.push_back(with_loss(step, 3));
+  std::vector<StepMetrics> metrics{validation_step(0, 3.5)};
+  for (int64_t step = 1; step <= 60; ++step) metrics.push_back(step_with_loss(step, 3));
   metrics[1].loss = 4;
   metrics[2].loss = kTableNan;  // a step without labels
   metrics[2].tokens = 0;
@@ -44,7 +44,7 @@ TEST_CASE("the loss table averages between its rows and keeps the first and the 
 
 TEST_CASE("evaluations determine the rows of the loss table if there are enough") {
   std::vector<StepMetrics> metrics;
-  for (int64_t step = 1; step <= 10; ++step) metrics.push_back(with_loss(step, 1));
+  for (int64_t step = 1; step <= 10; ++step) metrics.push_back(step_with_loss(step, 1));
   metrics[2].evaluations = {{.set = "validation", .loss = 5}};
   metrics[6].evaluations = {{.set = "validation", .loss = kTableNan, .tokens = 8}};
   metrics[9].evaluations = {{.set = "validation", .loss = kTableNan}};  // no token was counted
@@ -59,7 +59,7 @@ TEST_CASE("evaluations determine the rows of the loss table if there are enough"
 }
 
 TEST_CASE("each evaluated set has a column") {
-  std::vector<StepMetrics> metrics{validation(0, 3.5), with_loss(1, 2)};
+  std::vector<StepMetrics> metrics{validation_step(0, 3.5), step_with_loss(1, 2)};
   metrics[0].evaluations.push_back({.set = "code", .loss = 1.25});
   metrics[1].evaluations = {{.set = "code", .loss = 1}};
   REQUIRE(loss_table(metrics) ==

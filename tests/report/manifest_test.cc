@@ -24,7 +24,7 @@ constexpr const char* kDamaged =
     "restore this file, which ftrun wrote, from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
 
-RunManifest example() {
+RunManifest example_manifest() {
   RunManifest m;
   m.build = {"0.1.0", "abc1234", "gcc 12.2.0", "2.11.0", "13.0", "2.28.9"};
   m.machine = {"node7", "Linux 6.1", "EPYC", 2, 1000, 900};
@@ -41,8 +41,8 @@ RunManifest example() {
   m.data["train"] = {"data/train.bin", 4096, "00000000000000bb", {{"tokenizer", "cc"}}};
   m.data["validation"] = {"data/validation.bin", 1024, "", {}};
   m.environment = {{"OMP_NUM_THREADS", "1"}};
-  m.started = "2000-02-29T12:34:56Z";
-  m.start = "the model's weights";
+  m.start_time = "2000-02-29T12:34:56Z";
+  m.start_state = "the model's weights";
   return m;
 }
 
@@ -50,17 +50,18 @@ RunManifest example() {
 std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
   std::vector<std::string> out;
   for (const auto& d : compare_manifests(before, now))
-    out.push_back(cat(d.affects_results ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
+    out.push_back(
+        cat(d.affects_results ? "*" : "", d.field, ": ", d.earlier_value, " -> ", d.current_value));
   return out;
 }
 
 using JsonList = std::vector<std::string>;
 
 TEST_CASE("run.json has its fields in a fixed order") {
-  RunManifest m = example();
+  RunManifest m = example_manifest();
   m.exit_code = 0;
   m.exit_reason = "done";
-  m.ended = "2000-02-29T12:40:00Z";
+  m.end_time = "2000-02-29T12:40:00Z";
   m.restarts = {{"2000-02-29T12:36:00Z", "rank died", 1, 20, 10}};
   m.counters = {{"skipped_steps", 3}};
   m.memory = {{"allocated", {{"device gradients", 512}}}};
@@ -169,7 +170,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
 
 TEST_CASE("a manifest is read back as it was written") {
   const TemporaryFolder folder;
-  RunManifest m = example();
+  RunManifest m = example_manifest();
   m.exit_code = 75;
   m.exit_rank = 3;
   m.restarts = {{"t", "signal", -1, 20, 20}};
@@ -206,7 +207,7 @@ TEST_CASE("a manifest is read back as it was written") {
 TEST_CASE("a manifest that is far too large is refused before it is read") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.json";
-  put_file(path, manifest_text(example()));
+  put_file(path, manifest_text(example_manifest()));
   std::filesystem::resize_file(path, 17 << 20);  // sparse
   const Error error = error_of([&] { read_manifest(path); });
   REQUIRE(error.code() == ExitCode::kBadInput);
@@ -269,8 +270,8 @@ TEST_CASE("unknown and absent fields are accepted") {
 TEST_CASE("a manifest is updated in place by any thread, and is complete at every moment") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.json";
-  ManifestFile file(path, example());
-  REQUIRE(read_file(path) == manifest_text(example()));
+  ManifestFile file(path, example_manifest());
+  REQUIRE(read_file(path) == manifest_text(example_manifest()));
   std::thread other([&] {
     for (int i = 0; i < 20; ++i) file.update([](RunManifest& m) { ++m.counters["other"]; });
   });
@@ -287,20 +288,20 @@ TEST_CASE("a manifest is updated in place by any thread, and is complete at ever
 
 TEST_CASE(
     "manifests of two starts of a run match, though time, machine, counters and exit code differ") {
-  RunManifest now = example();
-  now.started = "2001-01-01T00:00:00Z";
+  RunManifest now = example_manifest();
+  now.start_time = "2001-01-01T00:00:00Z";
   now.exit_code = 1;
   now.counters["skipped_steps"] = 9;
   now.machine.hostname = "node8";
   now.environment.clear();
-  REQUIRE(differences(example(), now).empty());
+  REQUIRE(differences(example_manifest(), now).empty());
 }
 
 TEST_CASE("each kind of mismatch is named with both values") {
   const auto changed = [](auto change) {
-    RunManifest now = example();
+    RunManifest now = example_manifest();
     change(now);
-    return differences(example(), now);
+    return differences(example_manifest(), now);
   };
   REQUIRE(changed([](RunManifest& m) { m.reduction = "nccl"; }) ==
           JsonList{"*sums: rank order, fp32 -> nccl"});
@@ -337,19 +338,19 @@ TEST_CASE("each kind of mismatch is named with both values") {
 }
 
 TEST_CASE("a moved file counts as the same file if its fingerprint is equal") {
-  RunManifest now = example();
+  RunManifest now = example_manifest();
   now.model.path = "/elsewhere";
   now.data["train"].path = "/elsewhere";
-  REQUIRE(differences(example(), now).empty());
+  REQUIRE(differences(example_manifest(), now).empty());
   now.data["train"].fingerprint = "";
   now.data["train"].bytes = 4097;
-  REQUIRE(differences(example(), now) ==
+  REQUIRE(differences(example_manifest(), now) ==
           JsonList{"*data.train.bytes: 4096 -> 4097",
                    "*data.train.path: data/train.bin -> /elsewhere"});
 }
 
 TEST_CASE("configs that are not JSON are compared as texts") {
-  RunManifest before = example(), now = example();
+  RunManifest before = example_manifest(), now = example_manifest();
   before.config = "a: 1\n";
   now.config = "a: 2\n";
   REQUIRE(differences(before, now) == JsonList{cat("*config: text with xxh3 ", config_hash(before),
@@ -359,11 +360,11 @@ TEST_CASE("configs that are not JSON are compared as texts") {
 }
 
 TEST_CASE("a resume of another run is refused with all that differs") {
-  RunManifest now = example();
+  RunManifest now = example_manifest();
   now.seed = 1;
   now.data["train"].fingerprint = "ff";
   now.build.version = "0.2.0";
-  const auto all = compare_manifests(example(), now);
+  const auto all = compare_manifests(example_manifest(), now);
   const Error error = error_of([&] { refuse_other_run("runs/a/run.json", all); });
   REQUIRE(error.code() == ExitCode::kUsage);
   REQUIRE(error.message() ==
@@ -412,7 +413,7 @@ TEST_CASE("variables are read from the given environment, or from this process's
 }
 
 TEST_CASE("twenty planted secrets reach no manifest") {
-  RunManifest m = example();
+  RunManifest m = example_manifest();
   const std::array<const char*, 10> keys{"api_key",     "password",  "hf_token",      "secret",
                                          "accessKey",   "auth",      "client_secret", "passwd",
                                          "credentials", "auth_token"};

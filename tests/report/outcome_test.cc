@@ -1,5 +1,5 @@
-#include "report/outcome.h"
 #include "base/launch_variables.h"
+#include "report/launch_record.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,10 +16,10 @@ using testing::TemporaryFolder;
 
 constexpr int64_t kStarted = 1000000000;
 
-RunManifest running(const std::string& supervisor, int64_t started) {
+RunManifest running_manifest(const std::string& supervisor, int64_t started) {
   RunManifest manifest;
   manifest.environment = {{"FTRUN_SUPERVISOR", supervisor}};
-  manifest.started = utc_text(started);
+  manifest.start_time = utc_text(started);
   manifest.config = R"({"train":{"steps":60}})";
   manifest.counters = {{"skipped_steps", 3}};
   return manifest;
@@ -27,10 +27,10 @@ RunManifest running(const std::string& supervisor, int64_t started) {
 
 TEST_CASE("the supervisor's report of a failure replaces rank 0's") {
   const TemporaryFolder folder;
-  RunManifest manifest = running("77", kStarted + 2);
+  RunManifest manifest = running_manifest("77", kStarted + 2);
   manifest.exit_code = 6;
   manifest.exit_reason = "rank 1 is gone";
-  manifest.ended = utc_text(kStarted + 9);
+  manifest.end_time = utc_text(kStarted + 9);
   put_file(folder / "run.json", manifest_text(manifest));
   REQUIRE(record_failure(folder / "run.json", {77, kStarted},
                          {4, 1, "data.bin: bad id\nline 2\n  remedy: prepare it again"}));
@@ -42,21 +42,21 @@ TEST_CASE("the supervisor's report of a failure replaces rank 0's") {
 
 TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
   const TemporaryFolder folder;
-  put_file(folder / "run.json", manifest_text(running("77", kStarted)));
+  put_file(folder / "run.json", manifest_text(running_manifest("77", kStarted)));
   REQUIRE(record_failure(folder / "run.json", {77, kStarted}, {137, 0, "killed by signal 9"}));
   const RunManifest after = read_manifest(folder / "run.json");
   REQUIRE(after.exit_code == 137);
   REQUIRE(after.exit_rank == 0);
-  REQUIRE(after.ended >= utc_text(kStarted));
+  REQUIRE(after.end_time >= utc_text(kStarted));
 }
 
 TEST_CASE("a start that wrote no manifest keeps the previous failure in the list of restarts") {
   const TemporaryFolder folder;
-  RunManifest manifest = running("77", kStarted + 2);
+  RunManifest manifest = running_manifest("77", kStarted + 2);
   manifest.exit_code = 137;
   manifest.exit_reason = "killed by signal 9";
   manifest.exit_rank = 1;
-  manifest.ended = utc_text(kStarted + 9);
+  manifest.end_time = utc_text(kStarted + 9);
   manifest.restarts = {{utc_text(kStarted), "earlier", 0, 8, 5}};
   const std::string path = folder / "run.json";
   put_file(path, manifest_text(manifest));
@@ -70,7 +70,7 @@ TEST_CASE("a start that wrote no manifest keeps the previous failure in the list
   REQUIRE(after.restarts[1].reason == "killed by signal 9");
   REQUIRE(after.restarts[1].rank == 1);
   REQUIRE((after.restarts[1].from_step == 5 && after.restarts[1].to_step == 5));
-  REQUIRE((after.exit_code == 6 && after.exit_rank == 0 && after.ended > manifest.ended));
+  REQUIRE((after.exit_code == 6 && after.exit_rank == 0 && after.end_time > manifest.end_time));
 }
 
 /// A file system whose renames fail, as on a full or read-only disk.
@@ -101,7 +101,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   LaunchRecord record(path, {77, kStarted, kStarted}, refusing);
   record.record_failure({137, 0, "killed by signal 9"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
-  const std::string text = manifest_text(running("77", kStarted + 2));
+  const std::string text = manifest_text(running_manifest("77", kStarted + 2));
   put_file(path, text);
   record.record_failure({5, 0, "disk full"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
@@ -119,7 +119,7 @@ TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   put_file(path, "{");
   record.record_failure({137, 0, "killed by signal 9"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kUnreadable);
-  put_file(path, manifest_text(running("78", kStarted + 2)));
+  put_file(path, manifest_text(running_manifest("78", kStarted + 2)));
   record.record_failure({137, 0, "killed by signal 9"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
 }
@@ -128,22 +128,22 @@ TEST_CASE("a start that wrote no manifest is recorded with its ranks") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
-  put_file(path, manifest_text(running("77", kStarted)));
+  put_file(path, manifest_text(running_manifest("77", kStarted)));
   record.record_failure({137, 1, "killed by signal 9"});
   record.record_start(kStarted + 20,
-                      {.count = 1, .removed = {1}, .removed_reason = "rank 1 failed twice"});
+                      {.count = 1, .removed_ranks = {1}, .removed_reason = "rank 1 failed twice"});
   record.record_failure({6, 0, "nobody came"});
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 1);
   REQUIRE(after.restarts[0].ranks.count == 1);
-  REQUIRE(after.restarts[0].ranks.removed == std::vector<int64_t>{1});
+  REQUIRE(after.restarts[0].ranks.removed_ranks == std::vector<int64_t>{1});
   REQUIRE(after.restarts[0].ranks.removed_reason == "rank 1 failed twice");
 }
 
 TEST_CASE("a run that a torchrun agent started is identified by the agent") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.json";
-  RunManifest manifest = running("", kStarted + 5);
+  RunManifest manifest = running_manifest("", kStarted + 5);
   manifest.environment = {{launch_variables::kAgent, "91"}};
   put_file(path, manifest_text(manifest));
   REQUIRE(torchrun_wrote_manifest(path, "91"));
@@ -156,10 +156,10 @@ TEST_CASE("the manifest of another launch is not changed") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));
-  RunManifest unsupervised = running("", kStarted + 5);
+  RunManifest unsupervised = running_manifest("", kStarted + 5);
   unsupervised.environment.clear();
   for (const RunManifest& other :
-       {running("78", kStarted + 5), running("77", kStarted - 1), unsupervised}) {
+       {running_manifest("78", kStarted + 5), running_manifest("77", kStarted - 1), unsupervised}) {
     put_file(path, manifest_text(other));
     REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));
     REQUIRE(read_file(path) == manifest_text(other));

@@ -36,13 +36,13 @@ size_t visible_columns(const std::string& line) {
 }
 
 /// Sets an environment variable during a test; unsets it if no value is given.
-class Variable {
+class EnvironmentVariable {
  public:
-  Variable(const char* name, const char* value) : name_(name) {
+  EnvironmentVariable(const char* name, const char* value) : name_(name) {
     if (const char* old = ::getenv(name)) old_ = old;
     value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
   }
-  ~Variable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+  ~EnvironmentVariable() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
 
  private:
   const char* name_;
@@ -128,7 +128,7 @@ TEST_CASE("a line on a pipe has all values") {
 std::vector<int64_t> plain_steps(int64_t every, int64_t total,
                                  const std::vector<StepMetrics>& all) {
   std::ostringstream out;
-  ProgressLine progress(out, {.every = every}, total);
+  ProgressLine progress(out, {.steps_between = every}, total);
   for (const StepMetrics& m : all) progress.show(m);
   std::vector<int64_t> steps;
   std::istringstream lines(out.str());
@@ -148,7 +148,7 @@ TEST_CASE("a pipe gets every Nth step, and the first, the last and all remarkabl
 
 TEST_CASE("the time left is estimated without the first step, which is slower than others") {
   std::ostringstream out;
-  ProgressLine progress(out, {.every = 1}, 4);
+  ProgressLine progress(out, {.steps_between = 1}, 4);
   const double seconds[] = {100, 1, 3, 2};
   for (int64_t step = 1; step <= 4; ++step) {
     StepMetrics m = example_step(step);
@@ -203,7 +203,7 @@ TEST_CASE("a pipe is not treated as a terminal") {
   const ProgressOptions options = progress_options_for(ends[1], 5);
   REQUIRE_FALSE(options.live);
   REQUIRE_FALSE(options.color);
-  REQUIRE(options.every == 5);
+  REQUIRE(options.steps_between == 5);
   REQUIRE(options.width() == 80);
   ::close(ends[0]);
   ::close(ends[1]);
@@ -219,7 +219,8 @@ TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale 
   winsize size{};
   size.ws_col = 123;
   REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
-  const Variable term("TERM", "xterm"), all("LC_ALL", "C.UTF-8"), no_color("NO_COLOR", nullptr);
+  const EnvironmentVariable term("TERM", "xterm"), all("LC_ALL", "C.UTF-8"),
+      no_color("NO_COLOR", nullptr);
   ProgressOptions options = progress_options_for(terminal, 5);
   REQUIRE(options.live);
   REQUIRE(options.color);
@@ -229,17 +230,17 @@ TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale 
   REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
   REQUIRE(options.width() == 60);
   {
-    const Variable on("NO_COLOR", "1"), plain("LC_ALL", "C");
+    const EnvironmentVariable on("NO_COLOR", "1"), plain("LC_ALL", "C");
     options = progress_options_for(terminal, 5);
     REQUIRE(options.live);
     REQUIRE_FALSE(options.color);
     REQUIRE_FALSE(options.unicode);
   }
   {
-    const Variable empty("NO_COLOR", "");
+    const EnvironmentVariable empty("NO_COLOR", "");
     REQUIRE(progress_options_for(terminal, 5).color);
   }
-  const Variable dumb("TERM", "dumb");
+  const EnvironmentVariable dumb("TERM", "dumb");
   REQUIRE_FALSE(progress_options_for(terminal, 5).live);
   ::close(terminal);
   ::close(master);

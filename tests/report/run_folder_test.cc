@@ -189,7 +189,7 @@ TEST_CASE("a file that a kill left incomplete is removed by the next run of the 
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
   for (const std::string& name : RunPaths::replaced_files())
-    put_file(unique_name(cat(root, "/", name)), "");
+    put_file(make_unique_name(cat(root, "/", name)), "");
   const RunFolder second(root, RunStart::kFresh);
   REQUIRE(posix_files().list(root) ==
           std::vector<std::string>{".lock", "checkpoints", "logs", "tensorboard"});

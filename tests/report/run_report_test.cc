@@ -24,7 +24,7 @@ nlohmann::json data_of(const std::string& page) {
 }
 
 /// Returns whether a page is self-contained: nothing in it makes a browser load another file.
-bool is_alone(const std::string& page) {
+bool is_self_contained(const std::string& page) {
   for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest",
                            "http://", "https://"}) {
     const size_t at = page.find(part);
@@ -50,7 +50,7 @@ TEST_CASE("a report holds a run's figures, and loads nothing else") {
   put_file(folder / "samples.jsonl", text_sample_line(0, {1, "p", "a"}) + "\nnot a line\n");
   const std::string page = run_report({folder.path()});
   REQUIRE(page.starts_with("<!DOCTYPE html>\n<!-- ftrun report 1 -->"));
-  REQUIRE(is_alone(page));
+  REQUIRE(is_self_contained(page));
   const nlohmann::json run = data_of(page)["runs"][0];
   REQUIRE(run["steps"]["step"] == nlohmann::json{1.0, 2.0, 3.0});
   REQUIRE(run["steps"]["tokens"] == nlohmann::json{2048.0, 4096.0, 6144.0});
@@ -171,7 +171,7 @@ TEST_CASE("pages of each kind are recognized by their first lines") {
   const TemporaryFolder folder;
   const PageSources parts{kPlanPage, kPlanStyle, kPlanScript};
   const std::string page = fill_page(parts, {{"made", "</script><b>"}});
-  CHECK(is_alone(page));
+  CHECK(is_self_contained(page));
   CHECK(page.find("</script><b>") == page.npos);
   CHECK(data_of(page)["made"] == "</script><b>");
   put_file(folder / "plan.html", page);

@@ -24,7 +24,7 @@ namespace {
 using testing::TemporaryFolder;
 
 template <typename T>
-T take(std::string_view& bytes) {
+T take_value(std::string_view& bytes) {
   REQUIRE(bytes.size() >= sizeof(T));
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));  // the machines of this project are little-endian
@@ -32,7 +32,7 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-std::string_view take(std::string_view& bytes, uint64_t size) {
+std::string_view take_value(std::string_view& bytes, uint64_t size) {
   REQUIRE(bytes.size() >= size);
   const std::string_view part = bytes.substr(0, size);
   bytes.remove_prefix(size);
@@ -49,18 +49,18 @@ std::vector<std::string_view> records_of(std::string_view file) {
   std::vector<std::string_view> records;
   while (!file.empty()) {
     const std::string_view head = file.substr(0, 8);
-    const auto size = take<uint64_t>(file);
-    require_crc(head, take<uint32_t>(file));
-    records.push_back(take(file, size));
-    require_crc(records.back(), take<uint32_t>(file));
+    const auto size = take_value<uint64_t>(file);
+    require_crc(head, take_value<uint32_t>(file));
+    records.push_back(take_value(file, size));
+    require_crc(records.back(), take_value<uint32_t>(file));
   }
   return records;
 }
 
-uint64_t varint(std::string_view& bytes) {
+uint64_t take_varint(std::string_view& bytes) {
   uint64_t value = 0;
   for (int shift = 0;; shift += 7) {
-    const auto byte = take<uint8_t>(bytes);
+    const auto byte = take_value<uint8_t>(bytes);
     value |= static_cast<uint64_t>(byte & 0x7F) << shift;
     if ((byte & 0x80) == 0) return value;
   }
@@ -75,19 +75,19 @@ struct Message {
 Message message_of(std::string_view text) {
   Message message;
   while (!text.empty()) {
-    const uint64_t key = varint(text);
+    const uint64_t key = take_varint(text);
     switch (key & 7) {
       case 0:
-        message.numbers.emplace(key >> 3, varint(text));
+        message.numbers.emplace(key >> 3, take_varint(text));
         break;
       case 1:
-        message.numbers.emplace(key >> 3, take<uint64_t>(text));
+        message.numbers.emplace(key >> 3, take_value<uint64_t>(text));
         break;
       case 2:
-        message.bytes.emplace(key >> 3, take(text, varint(text)));
+        message.bytes.emplace(key >> 3, take_value(text, take_varint(text)));
         break;
       case 5:
-        message.numbers.emplace(key >> 3, take<uint32_t>(text));
+        message.numbers.emplace(key >> 3, take_value<uint32_t>(text));
         break;
       default:
         FAIL("unknown wire type");
@@ -99,12 +99,12 @@ Message message_of(std::string_view text) {
 double wall_time(const Message& event) {
   return std::bit_cast<double>(event.numbers.find(1)->second);
 }
-int64_t step(const Message& event) {
+int64_t event_step(const Message& event) {
   return static_cast<int64_t>(event.numbers.find(2)->second);
 }
 
 /// Returns "tag=value" of a scalar event.
-std::vector<std::pair<std::string, float>> values(const Message& event) {
+std::vector<std::pair<std::string, float>> tag_values(const Message& event) {
   std::vector<std::pair<std::string, float>> out;
   const Message summary = message_of(event.bytes.find(5)->second);
   for (const auto& [field, text] : summary.bytes) {
@@ -126,7 +126,7 @@ TEST_CASE("an event file has the name and the beginning that TensorBoard expects
   REQUIRE(records.size() == 1);
   const Message event = message_of(records[0]);
   REQUIRE(wall_time(event) == 1234.5);
-  REQUIRE(step(event) == 0);
+  REQUIRE(event_step(event) == 0);
   REQUIRE(event.bytes.find(3)->second == "brain.Event:2");
 }
 
@@ -151,12 +151,12 @@ TEST_CASE("scalars of a step are one event") {
   REQUIRE(records.size() == 3);
   const Message event = message_of(records[1]);
   REQUIRE(wall_time(event) == 99.25);
-  REQUIRE(step(event) == 300);
-  REQUIRE(values(event) == std::vector<std::pair<std::string, float>>{{"train/loss", 3.25F},
-                                                                      {"validation/loss", 0.1F}});
+  REQUIRE(event_step(event) == 300);
+  REQUIRE(tag_values(event) == std::vector<std::pair<std::string, float>>{
+                                   {"train/loss", 3.25F}, {"validation/loss", 0.1F}});
   const Message last = message_of(records[2]);
-  REQUIRE(step(last) == int64_t{1} << 40);
-  REQUIRE(std::isnan(values(last)[0].second));
+  REQUIRE(event_step(last) == int64_t{1} << 40);
+  REQUIRE(std::isnan(tag_values(last)[0].second));
 }
 
 TEST_CASE("a resumed run tells the charts which steps to drop") {
@@ -166,7 +166,7 @@ TEST_CASE("a resumed run tells the charts which steps to drop") {
   const auto records = records_of(file);
   REQUIRE(records.size() == 2);
   const Message event = message_of(records[1]);
-  REQUIRE(step(event) == 101);
+  REQUIRE(event_step(event) == 101);
   const Message session = message_of(event.bytes.find(7)->second);
   REQUIRE(session.numbers.find(1)->second == 1);
 }
@@ -193,7 +193,7 @@ TEST_CASE("a resumed run has each step once in all event files, read in the orde
     const std::string file = read_file(folder / name);
     for (const std::string_view record : records_of(file))
       if (const Message event = message_of(record); event.bytes.contains(5))
-        found.emplace_back(step(event), values(event)[0].second);
+        found.emplace_back(event_step(event), tag_values(event)[0].second);
   }
   REQUIRE(found ==
           std::vector<std::pair<int64_t, float>>{{1, 1000.F}, {2, 1000.F}, {3, 900.F}, {4, 900.F}});

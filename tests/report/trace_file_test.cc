@@ -16,14 +16,17 @@ using testing::error_of;
 using testing::TemporaryFolder;
 
 /// Returns a step of one rank with one instruction, which is named after the step.
-TracedStep traced(int64_t step) {
+TracedStep traced_step(int64_t step) {
   TraceEvents measured(step), predicted;
   measured.name_process(step * 2, cat("measured rank 0, step ", step));
-  measured.add({.name = cat("forward ", step), .process = step * 2, .begin = 1, .end = 1'500'000});
+  measured.add({.name = cat("forward ", step),
+                .process = step * 2,
+                .begin_picoseconds = 1,
+                .end_picoseconds = 1'500'000});
   predicted.name_process(0, "predicted rank 0");
   return {.step = step,
-          .measured = measured.text(),
-          .predicted = predicted.text(),
+          .measured_events = measured.text(),
+          .predicted_events = predicted.text(),
           .notes = {{"predicted", "by \"m\""}}};
 }
 
@@ -44,9 +47,9 @@ TEST_CASE("a trace holds the predicted step once and every measured one") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   TraceFile file(path, 1);
-  file.add(traced(3));
+  file.add(traced_step(3));
   CHECK(processes_of(trace_in(path)) == Names{"predicted rank 0", "measured rank 0, step 3"});
-  file.add(traced(5));
+  file.add(traced_step(5));
   const nlohmann::json trace = trace_in(path);
   CHECK(processes_of(trace) ==
         Names{"predicted rank 0", "measured rank 0, step 3", "measured rank 0, step 5"});
@@ -63,9 +66,9 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
   const std::string path = folder / "trace.json";
   {
     TraceFile file(path, 1);
-    for (const int64_t step : {3, 5, 8}) file.add(traced(step));
+    for (const int64_t step : {3, 5, 8}) file.add(traced_step(step));
   }
-  TraceFile(path, 6).add(traced(8));
+  TraceFile(path, 6).add(traced_step(8));
   nlohmann::json trace = trace_in(path);
   CHECK(processes_of(trace) == Names{"predicted rank 0", "measured rank 0, step 3",
                                      "measured rank 0, step 5", "measured rank 0, step 8"});
@@ -73,7 +76,7 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
   std::set<int64_t> processes;
   for (const auto& one : trace["traceEvents"]) processes.insert(one["pid"].get<int64_t>());
   CHECK(processes.size() == 4);
-  TraceFile(path, 9).add(traced(12));
+  TraceFile(path, 9).add(traced_step(12));
   trace = trace_in(path);
   CHECK(processes_of(trace).size() == 5);
   CHECK(trace["traceEvents"].size() == 9);
@@ -92,7 +95,7 @@ TEST_CASE("a file that is not a trace stays unchanged") {
   }
   // Events of other programs without a step number are not kept.
   put_file(path, R"({"traceEvents": [1, {"args": 2}, {"args": {"step": "x"}}, {"pid": 1}]})");
-  TraceFile(path, 9).add(traced(9));
+  TraceFile(path, 9).add(traced_step(9));
   CHECK(processes_of(trace_in(path)).size() == 2);
 }
 

@@ -25,7 +25,7 @@ TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   MemoryTableModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
   const MemoryTableRow row =
-      memory_table_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
+      make_memory_table_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
   CHECK(row.parts[0].formula == 14e9);
   CHECK(row.parts[1].formula == 14e9);
   CHECK(row.parts[2].formula == 14e9);
@@ -46,7 +46,7 @@ TEST_CASE("the lines of a memory table add up to the memory of the plan's rank t
                                  .sequence_length = one_of<int64_t>(random, {16, 128}),
                                  .recompute = one_of<RecomputeLevel>(
                                      random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
-    const MemoryTableRow row = memory_table_row(model, query);
+    const MemoryTableRow row = make_memory_table_row(model, query);
 
     SearchTask task;
     task.model = model.config;
@@ -64,7 +64,7 @@ TEST_CASE("the lines of a memory table add up to the memory of the plan's rank t
     layout.recompute = query.recompute;
     const PlannedLayout planned = plan_layout(task, layout, false);
     INFO(layout_text(layout));
-    CHECK(std::llround(row.planned()) == planned.memory.device);
+    CHECK(std::llround(row.planned()) == planned.memory.device_bytes);
     for (const MemoryTablePart& part : row.parts) {
       INFO(part.name);
       CHECK(part.planned >= 0);
@@ -79,7 +79,7 @@ TEST_CASE("each part of a memory table equals its category of the plan") {
     model.config.hidden = 64;
     model.config.vocab_rows = 5000;
     const MemoryTableRow row =
-        memory_table_row(model, {.zero = zero, .ranks = 4, .sequence_length = 128});
+        make_memory_table_row(model, {.zero = zero, .ranks = 4, .sequence_length = 128});
     SearchTask task;
     task.model = model.config;
     std::vector<std::string> overrides = layout_overrides(4);
@@ -88,7 +88,7 @@ TEST_CASE("each part of a memory table equals its category of the plan") {
     task.written = load_config_text("size.yaml", "", overrides).written;
     task.context.plans_only = true;
     const Config config = std::get<Config>(resolve_layout(task, {.data = 4, .zero = zero}));
-    const TierPlan tier = memory_plan(plan_steps(config, model.config, 0)).at(Tier::kDevice);
+    const TierPlan tier = plan_memory(plan_steps(config, model.config, 0)).at(Tier::kDevice);
     const auto category = [&](Category which) {
       const auto c = static_cast<size_t>(which);
       return static_cast<double>(tier.persistent[c] + tier.at_peak[c]);
@@ -117,8 +117,8 @@ TEST_CASE("each part of a memory table equals its category of the plan") {
 }
 
 TEST_CASE("the memory table of an exercise's model shows a master copy of 4 bytes per parameter") {
-  const MemoryTableModel model = memory_table_model("1B");
-  const MemoryTableRow row = memory_table_row(model, {.zero = 3, .ranks = 8});
+  const MemoryTableModel model = make_memory_table_model("1B");
+  const MemoryTableRow row = make_memory_table_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.parameters);
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
   CHECK(row.parts[3].planned / (counted / 8) == Approx(4).epsilon(0.01));

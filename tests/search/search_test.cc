@@ -40,19 +40,19 @@ struct JudgedLayout {
 /// allowed, because resolving a config for each layout takes longer than planning it fully.
 std::vector<JudgedLayout> draw_allowed(const SearchTask& task, size_t count,
                                        std::mt19937_64& random) {
-  std::vector<Layout> layouts = all_layouts(task);
+  std::vector<Layout> layouts = list_layouts(task);
   std::shuffle(layouts.begin(), layouts.end(), random);
   LayoutRules rules(task);
   std::vector<JudgedLayout> drawn;
   for (const Layout& layout : layouts) {
     if (drawn.size() == count) break;
-    const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-    if (verdict.refusal == nullptr) drawn.push_back({layout, *verdict.properties});
+    const LayoutRules::Judgement judgement = rules.judge(layout);
+    if (judgement.refusal == nullptr) drawn.push_back({layout, *judgement.properties});
   }
   return drawn;
 }
 
-void write(SearchTask& task, const std::string& path, FieldValue value) {
+void write_setting(SearchTask& task, const std::string& path, FieldValue value) {
   task.written.write(Schema::get().at(path), std::move(value), {});
 }
 
@@ -67,29 +67,30 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
     SearchTask task = random_task(random, one_of<int>(random, {1, 2, 4}), 8);
     const bool has_stack = task.machine.has_gpus && random() % 3 == 0;
     if (has_stack)
-      task.machine = with_stack(task.machine, {.name = "s",
-                                               .matmul = 0.7,
-                                               .attention = 0.4,
-                                               .memory = one_of<double>(random, {0.3, 0.9}),
-                                               .intra_node = one_of<double>(random, {0.5, 2})});
+      task.machine =
+          apply_stack(task.machine, {.name = "s",
+                                     .matmul_efficiency = 0.7,
+                                     .attention_efficiency = 0.4,
+                                     .memory_efficiency = one_of<double>(random, {0.3, 0.9}),
+                                     .intra_node_efficiency = one_of<double>(random, {0.5, 2})});
     const std::vector<JudgedLayout> drawn = draw_allowed(task, kOfTask, random);
     std::vector<PlannedLayout> all(drawn.size());
     run_in_parallel(drawn.size(), [&](size_t i) { all[i] = plan_layout(task, drawn[i].layout); });
     BoundCalculator bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
-      const Bound bound = bounds.compute_bound(layout, drawn[i].properties);
+      const LayoutBound bound = bounds.compute_bound(layout, drawn[i].properties);
       const PlannedLayout& exact = all[i];
       INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_yaml(task.machine));
       CHECK(exact.failure == "");
       REQUIRE(exact.time.has_value());
       CHECK(bound.seconds <= exact.time->seconds);
-      CHECK(bound.memory.device <= exact.memory.device);
-      CHECK(bound.memory.host <= exact.memory.host);
+      CHECK(bound.memory.device_bytes <= exact.memory.device_bytes);
+      CHECK(bound.memory.host_bytes <= exact.memory.host_bytes);
       CHECK(bound.seconds > 0);
-      if (layout.optimizer_offload == OffloadDevice::kNone) CHECK(bound.memory.device > 0);
+      if (layout.optimizer_offload == OffloadDevice::kNone) CHECK(bound.memory.device_bytes > 0);
       closest = std::max(closest, bound.seconds / exact.time->seconds);
-      hosted += bound.memory.host > 0 ? 1 : 0;
+      hosted += bound.memory.host_bytes > 0 ? 1 : 0;
       stacked += has_stack ? 1 : 0;
       ++compared;
     }
@@ -114,22 +115,22 @@ TEST_CASE(
     LayoutRules rules(task);
     BoundCalculator bounds(task);
     std::map<PipelineSchedule, int> tries;
-    std::vector<Layout> layouts = all_layouts(task);
+    std::vector<Layout> layouts = list_layouts(task);
     std::shuffle(layouts.begin(), layouts.end(), random);
     for (const Layout& layout : layouts) {
       if (layout.pipeline == 1 || layout.optimizer_offload != OffloadDevice::kNone ||
           layout.parameter_offload != OffloadDevice::kNone || tries[layout.schedule] > 0)
         continue;
-      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-      if (verdict.refusal != nullptr) continue;
+      const LayoutRules::Judgement judgement = rules.judge(layout);
+      if (judgement.refusal != nullptr) continue;
       ++tries[layout.schedule];
-      const Bound bound = bounds.compute_bound(layout, *verdict.properties);
+      const LayoutBound bound = bounds.compute_bound(layout, *judgement.properties);
       const PlannedLayout exact = plan_layout(task, layout, false);
       INFO(layout_text(layout));
-      CHECK(bound.memory.device <= exact.memory.device);
+      CHECK(bound.memory.device_bytes <= exact.memory.device_bytes);
       double& near = closest[layout.schedule];
-      near = std::max(near, static_cast<double>(bound.memory.device) /
-                                static_cast<double>(exact.memory.device));
+      near = std::max(near, static_cast<double>(bound.memory.device_bytes) /
+                                static_cast<double>(exact.memory.device_bytes));
     }
   }
   for (const PipelineSchedule schedule :
@@ -144,19 +145,19 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
   std::mt19937_64 random(28);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, one_of<int>(random, {2, 4}), 8);
-    if (t % 3 == 1) write(task, "zero_optimization.zero_hpz_partition_size", int64_t{2});
+    if (t % 3 == 1) write_setting(task, "zero_optimization.zero_hpz_partition_size", int64_t{2});
     LayoutRules rules(task);
     int64_t allowed = 0;
-    const std::vector<Layout> layouts = all_layouts(task);
+    const std::vector<Layout> layouts = list_layouts(task);
     for (const Layout& layout : layouts) {
       const std::variant<Config, std::string> tried = resolve_layout(task, layout);
-      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
+      const LayoutRules::Judgement judgement = rules.judge(layout);
       INFO(layout_text(layout));
       const Config* config = std::get_if<Config>(&tried);
-      REQUIRE((verdict.refusal == nullptr) == (config != nullptr));
+      REQUIRE((judgement.refusal == nullptr) == (config != nullptr));
       if (config == nullptr) continue;
       ++allowed;
-      REQUIRE(*verdict.properties == state_properties(*config));
+      REQUIRE(*judgement.properties == state_properties(*config));
     }
     CHECK(rules.resolved_layouts() < static_cast<int64_t>(layouts.size()));
     if (t % 3 != 1) CHECK(allowed > 0);
@@ -171,15 +172,15 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
          task.written.get<OptimizerType>("optimizer.type") != OptimizerType::kAdamW)
     task = random_task(random, 2, 4);
   task.nodes = 1;
-  write(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
+  write_setting(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
   const auto hosted = [&] {
     LayoutRules rules(task);
     BoundCalculator bounds(task);
     int64_t fitting = 0;
-    for (const Layout& layout : all_layouts(task)) {
-      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-      if (verdict.refusal != nullptr || layout.optimizer_offload != OffloadDevice::kCpu) continue;
-      fitting += fits_memory(task, bounds.compute_bound(layout, *verdict.properties).memory,
+    for (const Layout& layout : list_layouts(task)) {
+      const LayoutRules::Judgement judgement = rules.judge(layout);
+      if (judgement.refusal != nullptr || layout.optimizer_offload != OffloadDevice::kCpu) continue;
+      fitting += fits_memory(task, bounds.compute_bound(layout, *judgement.properties).memory,
                              layout.ranks())
                      ? 1
                      : 0;
@@ -195,11 +196,11 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
   CHECK(host_memory_budget(task, 2) == 1);
   CHECK(hosted() == 0);
   // Layouts without offload use some main memory, too.
-  const int64_t plain = plan_layout(task, {.data = 2, .micro_batch = 2}, false).memory.host;
+  const int64_t plain = plan_layout(task, {.data = 2, .micro_batch = 2}, false).memory.host_bytes;
   task.machine.host_memory_capacity = static_cast<double>(2 * plain + 2);
-  const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(!found.ranking.empty());
-  for (const PlannedLayout& one : found.ranking) CHECK(one.memory.host <= plain + 1);
+  const SearchResult result = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(!result.ranking.empty());
+  for (const PlannedLayout& one : result.ranking) CHECK(one.memory.host_bytes <= plain + 1);
   task.host_memory = int64_t{1} << 40;
   CHECK(hosted() > 0);
 }
@@ -210,7 +211,7 @@ TEST_CASE("a slow rank changes the times of layouts, but not which ones are allo
   while (!task.machine.has_gpus) task = random_task(random, 2, 4);
   task.nodes = 1;
   const SearchResult even = search_layouts(task, {.seconds = kUnlimited});
-  task.slow = {{1, 3}};
+  task.slow_ranks = {{1, 3}};
   const SearchResult uneven = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(!even.ranking.empty());
   REQUIRE(!uneven.ranking.empty());
@@ -247,20 +248,20 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
   BoundCalculator bounds(task);
   int64_t allowed = 0, all = 0, compared = 0;
   std::mt19937_64 random(405);
-  for (const Layout& layout : all_layouts(task)) {
+  for (const Layout& layout : list_layouts(task)) {
     ++all;
-    const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-    allowed += verdict.refusal == nullptr ? 1 : 0;
+    const LayoutRules::Judgement judgement = rules.judge(layout);
+    allowed += judgement.refusal == nullptr ? 1 : 0;
     // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
     // search.
     if (random() % 1000 != 0) continue;
     const std::variant<Config, std::string> tried = resolve_layout(task, layout);
     INFO(layout_text(layout));
-    CHECK((verdict.refusal == nullptr) == std::holds_alternative<Config>(tried));
-    if (verdict.refusal != nullptr) continue;
-    const Bound bound = bounds.compute_bound(layout, *verdict.properties);
+    CHECK((judgement.refusal == nullptr) == std::holds_alternative<Config>(tried));
+    if (judgement.refusal != nullptr) continue;
+    const LayoutBound bound = bounds.compute_bound(layout, *judgement.properties);
     CHECK(bound.seconds > 0);
-    CHECK(bound.memory.device > 0);
+    CHECK(bound.memory.device_bytes > 0);
     ++compared;
   }
   // These are the numbers in docs/plan.md.
@@ -282,24 +283,24 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
     // Every other task has memory for some layouts only.
     if (t % 2 == 1) {
       std::vector<int64_t> needs;
-      for (const PlannedLayout& one : all) needs.push_back(one.memory.device);
+      for (const PlannedLayout& one : all) needs.push_back(one.memory.device_bytes);
       std::sort(needs.begin(), needs.end());
       task.device_memory = needs[needs.size() / 3];
     }
     double best = std::numeric_limits<double>::infinity();
     for (const PlannedLayout& one : all)
-      if (task.device_memory == 0 || one.memory.device <= task.device_memory)
+      if (task.device_memory == 0 || one.memory.device_bytes <= task.device_memory)
         best = std::min(best, one.time->seconds);
-    const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
+    const SearchResult result = search_layouts(task, {.seconds = kUnlimited});
     INFO(machine_yaml(task.machine) << layouts.size() << " layouts");
-    REQUIRE(!found.ranking.empty());
-    CHECK(found.is_proved);
-    CHECK(found.ranking.front().time->seconds == best);
-    CHECK(found.counts.allowed == static_cast<int64_t>(layouts.size()));
-    CHECK(found.counts.allowed + found.counts.refused == found.counts.all);
+    REQUIRE(!result.ranking.empty());
+    CHECK(result.is_proved);
+    CHECK(result.ranking.front().time->seconds == best);
+    CHECK(result.counts.allowed == static_cast<int64_t>(layouts.size()));
+    CHECK(result.counts.allowed + result.counts.refused == result.counts.all);
     // Each allowed layout has one outcome.
-    CHECK(found.counts.planned + found.counts.pruned + found.counts.too_large ==
-          found.counts.allowed);
+    CHECK(result.counts.planned + result.counts.pruned + result.counts.too_large ==
+          result.counts.allowed);
   }
 }
 
@@ -328,7 +329,7 @@ TEST_CASE("without offloads, all layouts keep their state on the GPUs") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
   const auto offloading = [&] {
-    const std::vector<Layout> all = all_layouts(task);
+    const std::vector<Layout> all = list_layouts(task);
     return std::count_if(all.begin(), all.end(), [](const Layout& one) {
       return one.optimizer_offload != OffloadDevice::kNone ||
              one.parameter_offload != OffloadDevice::kNone;
@@ -343,11 +344,11 @@ TEST_CASE("a search that runs out of time lists the fastest planned layout first
   std::mt19937_64 random(17);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, 4, 8);
-    const SearchResult found = search_layouts(task, {.seconds = 0.05});
-    if (found.ranking.empty()) continue;
-    for (const CommonSettingComparison& why : found.common_settings)
-      if (why.best && why.best->is_ranked())
-        CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
+    const SearchResult result = search_layouts(task, {.seconds = 0.05});
+    if (result.ranking.empty()) continue;
+    for (const CommonSettingComparison& comparison : result.common_settings)
+      if (comparison.best && comparison.best->is_ranked())
+        CHECK(comparison.best->time->seconds >= result.ranking.front().time->seconds);
   }
 }
 
@@ -355,7 +356,7 @@ TEST_CASE("all layouts have the same global batch, and no two are equal") {
   std::mt19937_64 random(3);
   SearchTask task = random_task(random, 4, 8);
   task.nodes = 1;
-  const std::vector<Layout> all = all_layouts(task);
+  const std::vector<Layout> all = list_layouts(task);
   std::set<std::string> keys;
   for (const Layout& layout : all) {
     CHECK(layout.batch() == 8);
@@ -365,7 +366,7 @@ TEST_CASE("all layouts have the same global batch, and no two are equal") {
     CHECK(layout.ranks() <= 4);
   }
   CHECK(std::is_sorted(all.begin(), all.end(), [](const Layout& a, const Layout& b) {
-    return complexity(a) < complexity(b);
+    return complexity_score(a) < complexity_score(b);
   }));
 }
 
@@ -379,21 +380,22 @@ TEST_CASE(
   const SearchResult none = search_layouts(task, {.seconds = kUnlimited});
   CHECK(none.ranking.empty());
   REQUIRE(none.least_memory.has_value());
-  CHECK(none.least_memory->memory.device > 1);
+  CHECK(none.least_memory->memory.device_bytes > 1);
   CHECK(!none.least_memory->fits);
   CHECK(!none.fit_on_more_nodes.has_value());
 
   task.device_memory = 0;
-  const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(!found.ranking.empty());
+  const SearchResult result = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(!result.ranking.empty());
   std::set<std::string> named;
   int chosen = 0;
-  for (const CommonSettingComparison& why : found.common_settings) {
-    named.insert(why.setting);
-    chosen += why.is_chosen ? 1 : 0;
-    if (why.best && why.best->time)
-      CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
-    CHECK((why.is_chosen || why.best.has_value() || why.bound.has_value() || !why.refusal.empty()));
+  for (const CommonSettingComparison& comparison : result.common_settings) {
+    named.insert(comparison.setting);
+    chosen += comparison.is_chosen ? 1 : 0;
+    if (comparison.best && comparison.best->time)
+      CHECK(comparison.best->time->seconds >= result.ranking.front().time->seconds);
+    CHECK((comparison.is_chosen || comparison.best.has_value() || comparison.bound.has_value() ||
+           !comparison.refusal.empty()));
   }
   CHECK(named.contains("ZeRO 3"));
   CHECK(chosen <= 1);
@@ -406,12 +408,12 @@ TEST_CASE(
   SearchTask task = random_task(random, 2, 4);
   task.nodes = 1;
   task.device_memory = 1;
-  const SearchResult found = search_layouts(task, {.seconds = 0});
-  CHECK(found.ranking.empty());
-  REQUIRE(found.least_memory.has_value());
-  CHECK(found.counts.planned <= 2);
-  CHECK(!found.fit_on_more_nodes.has_value());
-  CHECK(found.first_unchecked_nodes == 2);
+  const SearchResult result = search_layouts(task, {.seconds = 0});
+  CHECK(result.ranking.empty());
+  REQUIRE(result.least_memory.has_value());
+  CHECK(result.counts.planned <= 2);
+  CHECK(!result.fit_on_more_nodes.has_value());
+  CHECK(result.first_unchecked_nodes == 2);
   // Without a time limit, a search tries all numbers of nodes.
   CHECK(search_layouts(task, {.seconds = kUnlimited}).first_unchecked_nodes == 0);
 }
@@ -423,7 +425,7 @@ TEST_CASE("a number of nodes whose layouts were not all checked is not reported 
          task.written.get<AdapterType>("adapter.type") != AdapterType::kNone ||
          task.written.get<OptimizerType>("optimizer.type") != OptimizerType::kAdamW)
     task = random_task(random, 2, 64);
-  write(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
+  write_setting(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
   task.nodes = 1;
   task.offloads = false;
   task.model.layers = 4;
@@ -435,19 +437,19 @@ TEST_CASE("a number of nodes whose layouts were not all checked is not reported 
   task.device_memory = 1;
   const SearchResult one = search_layouts(task, {.seconds = kUnlimited, .tries_more_nodes = false});
   REQUIRE(one.least_memory.has_value());
-  task.device_memory = one.least_memory->memory.device * 6 / 10;
+  task.device_memory = one.least_memory->memory.device_bytes * 6 / 10;
   const SearchResult all = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(all.fit_on_more_nodes.has_value());
   REQUIRE(all.sufficient_nodes > 2);
   CHECK(all.first_unchecked_nodes == 0);
   for (double seconds = 0.005; seconds < 1; seconds *= 1.3) {
-    const SearchResult found = search_layouts(task, {.seconds = seconds});
-    if (!found.least_memory) continue;  // the time was too short for one node
-    INFO(seconds << " s: " << found.sufficient_nodes << ", left " << found.first_unchecked_nodes
+    const SearchResult result = search_layouts(task, {.seconds = seconds});
+    if (!result.least_memory) continue;  // the time was too short for one node
+    INFO(seconds << " s: " << result.sufficient_nodes << ", left " << result.first_unchecked_nodes
                  << ", of " << all.sufficient_nodes);
-    const bool enough = found.fit_on_more_nodes && found.sufficient_nodes <= all.sufficient_nodes;
-    CHECK((enough || (found.first_unchecked_nodes > 0 &&
-                      found.first_unchecked_nodes <= all.sufficient_nodes)));
+    const bool enough = result.fit_on_more_nodes && result.sufficient_nodes <= all.sufficient_nodes;
+    CHECK((enough || (result.first_unchecked_nodes > 0 &&
+                      result.first_unchecked_nodes <= all.sufficient_nodes)));
   }
 }
 
@@ -465,21 +467,21 @@ TEST_CASE("a full plan is stopped when its time is over") {
 TEST_CASE("a search whose time is over before any plan is complete says so", "[long]") {
   // All layouts that may fit keep their state in main memory, and accumulate many micro-batches.
   SearchTask task = llama_405b_task(1);
-  const SearchResult found = search_layouts(task, {.seconds = 0});
-  CHECK(found.ranking.empty());
-  CHECK(!found.is_proved);
-  CHECK(found.counts.planned + found.counts.stopped <= 1);
-  if (found.counts.planned == 0) CHECK(found.needed_seconds > 0);
+  const SearchResult result = search_layouts(task, {.seconds = 0});
+  CHECK(result.ranking.empty());
+  CHECK(!result.is_proved);
+  CHECK(result.counts.planned + result.counts.stopped <= 1);
+  if (result.counts.planned == 0) CHECK(result.needed_seconds > 0);
 }
 
 TEST_CASE("a search that has no time says how much better another layout could be") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
-  const SearchResult found = search_layouts(task, {.seconds = 0});
-  REQUIRE(!found.ranking.empty());
-  CHECK(!found.is_proved);
-  CHECK(found.counts.checked < found.counts.all);
-  CHECK(found.min_other_seconds <= found.ranking.front().time->seconds);
+  const SearchResult result = search_layouts(task, {.seconds = 0});
+  REQUIRE(!result.ranking.empty());
+  CHECK(!result.is_proved);
+  CHECK(result.counts.checked < result.counts.all);
+  CHECK(result.min_other_seconds <= result.ranking.front().time->seconds);
 }
 
 }  // namespace

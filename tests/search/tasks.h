@@ -74,7 +74,7 @@ inline SearchTask random_task(std::mt19937_64& random, int devices, int64_t batc
 /// Returns the layouts of a task that the program accepts.
 inline std::vector<Layout> allowed_layouts(const SearchTask& task) {
   std::vector<Layout> allowed;
-  for (const Layout& layout : all_layouts(task))
+  for (const Layout& layout : list_layouts(task))
     if (std::holds_alternative<Config>(resolve_layout(task, layout))) allowed.push_back(layout);
   return allowed;
 }

@@ -22,8 +22,8 @@ TEST_CASE("a search learns from its plans how long others take") {
 
 TEST_CASE("only the first plan may end a second late") {
   const TimeBudget time(kSeconds);
-  CHECK(time.may_first_plan_end_at(kSeconds + 1));
-  CHECK_FALSE(time.may_first_plan_end_at(kSeconds + 1.5));
+  CHECK(time.allows_first_plan_until(kSeconds + 1));
+  CHECK_FALSE(time.allows_first_plan_until(kSeconds + 1.5));
   CHECK(time.deadline() > TimeBudget::Clock::now());
 }
 
@@ -32,8 +32,8 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
   time.add_plan_effort(1);
   time.add_plan_seconds(1);
   TimeBudget more = time.budget_for_more_nodes(0.5 * kSeconds);
-  CHECK(time.may_plan_late());
-  CHECK_FALSE(more.may_plan_late());
+  CHECK(time.allows_late_first_plan());
+  CHECK_FALSE(more.allows_late_first_plan());
   CHECK(more.ends_in_time(0.3 * kSeconds));
   CHECK_FALSE(more.ends_in_time(0.4 * kSeconds));
   more.add_plan_effort(1);

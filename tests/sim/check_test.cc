@@ -1,4 +1,4 @@
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 
 #include <algorithm>
 #include <functional>
@@ -117,8 +117,8 @@ TEST_CASE(
   options.state.zero_stage = 1;
   const PartitionedModel built = build(small_config(1, false));
   Program program = built.step(options, 2, 1);
-  const size_t decide = all_of(program, InstrKind::kDecide).at(0);
-  const size_t gather = all_of(program, InstrKind::kAllGather).at(0);
+  const size_t decide = positions_of(program, InstrKind::kDecide).at(0);
+  const size_t gather = positions_of(program, InstrKind::kAllGather).at(0);
   REQUIRE(program.instrs[gather].waits == std::vector<InstrId>{static_cast<InstrId>(decide)});
   CHECK(check(program).empty());
   program.instrs[gather].waits = {static_cast<InstrId>(decide) - 3};
@@ -239,8 +239,8 @@ Faults faults_of_sharded(const std::function<void(Program&)>& change) {
 }
 
 TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's parts hold") {
-  const size_t gather = all_of(sharded_program(), InstrKind::kAllGather).at(0);
-  const size_t scatter = all_of(sharded_program(), InstrKind::kReduceScatter).at(0);
+  const size_t gather = positions_of(sharded_program(), InstrKind::kAllGather).at(0);
+  const size_t scatter = positions_of(sharded_program(), InstrKind::kReduceScatter).at(0);
   CHECK(faults_of_sharded([&](Program& p) { p.instrs[gather].writes[0].bytes = 16384; }).at(0) ==
         cat("instruction ", gather,
             " (all_gather unit 0) gathers 16384 bytes of parameters, but 2 parts of 16384 are "
@@ -252,7 +252,7 @@ TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's p
 }
 
 TEST_CASE("a reduce-scatter in place that writes another rank's block is reported") {
-  const size_t scatter = all_of(sharded_program(), InstrKind::kReduceScatter).at(0);
+  const size_t scatter = positions_of(sharded_program(), InstrKind::kReduceScatter).at(0);
   CHECK(faults_of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
         cat("instruction ", scatter,
             " (reduce_scatter unit 2) has its part at byte 0 of gradient.2.0, which is not "
@@ -261,7 +261,7 @@ TEST_CASE("a reduce-scatter in place that writes another rank's block is reporte
 
 TEST_CASE("exchanges move whole blocks between different buffers of one size") {
   const auto faults = [](const std::function<void(Program&)>& change) {
-    Program program = exchanges({4, 1}, 1);
+    Program program = exchange_program({4, 1}, 1);
     change(program);
     return check(program);
   };
@@ -303,7 +303,7 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
 TEST_CASE("a rank whose exchange differs from the others' is named") {
   const auto fault = [](const std::function<void(Program&)>& change) {
     std::vector<Program> programs;
-    for (int rank = 0; rank < 4; ++rank) programs.push_back(exchanges({4, rank}, 1));
+    for (int rank = 0; rank < 4; ++rank) programs.push_back(exchange_program({4, rank}, 1));
     change(programs[2]);
     std::vector<const Program*> all;
     for (const Program& program : programs) all.push_back(&program);
@@ -331,8 +331,8 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
 }
 
 TEST_CASE("an accumulation also reads its destination") {
-  const size_t sum = all_of(sharded_program(), InstrKind::kAccumulate).at(0);
-  const size_t first = all_of(sharded_program(), InstrKind::kCopy).at(0);
+  const size_t sum = positions_of(sharded_program(), InstrKind::kAccumulate).at(0);
+  const size_t first = positions_of(sharded_program(), InstrKind::kCopy).at(0);
   const Faults faults = faults_of_sharded([&](Program& p) {
     REQUIRE(p.instrs[first].writes == p.instrs[sum].writes);
     p.instrs[first].writes[0].bytes = p.instrs[first].reads[0].bytes = 64;
@@ -350,7 +350,7 @@ TEST_CASE("an instruction must have the ranges and the lane that its kind allows
   CHECK(check(changed_program([](Program& p) { p.instrs[27].if_finite = false; })) ==
         Faults{"instruction 27 (update unit 2) on the compute lane reads 3 ranges and writes 2" +
                end});
-  const size_t copy = all_of(sharded_program(), InstrKind::kCopy).at(0);
+  const size_t copy = positions_of(sharded_program(), InstrKind::kCopy).at(0);
   CHECK(faults_of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
         cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1",
             end));
@@ -411,7 +411,8 @@ TEST_CASE("a write over a result is noticed, although no instruction reads the r
   const PartitionedModel built =
       build(small_config(2, false), GraphMode::kLogits, UnitGranularity::kLayer, {1, 6});
   Program program = build_generation_step(built.model, built.partition, {}).program;
-  const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
+  const BufferId last = find_result_buffer(program),
+                 earlier = program.instrs[1].writes.back().buffer;
   REQUIRE(last >= 0);
   REQUIRE(earlier != last);
   CHECK(check(program).empty());
@@ -519,7 +520,7 @@ Faults faults_with_changed_rank1(const std::function<void(Program&)>& change) {
 }
 
 size_t loss_reduce(const Program& program) {
-  for (const size_t i : all_of(program, InstrKind::kAllReduce))
+  for (const size_t i : positions_of(program, InstrKind::kAllReduce))
     if (program.at(program.instrs[i].writes[0].buffer).name == buffer_names::kLoss) return i;
   throw std::logic_error("no sum of the loss");
 }
@@ -532,7 +533,7 @@ size_t next_of_list(const Program& program, size_t at) {
 
 /// Returns the position of the n-th instruction of this kind that runs a part of the layer's list.
 size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) {
-  for (const size_t i : all_of(program, kind))
+  for (const size_t i : positions_of(program, kind))
     if (program.instrs[i].layer == layer && n-- == 0) return i;
   throw std::logic_error("no such run");
 }
@@ -618,7 +619,7 @@ TEST_CASE("operations of a list that run out of order, twice or never are report
 TEST_CASE("lists of one graph that end at different operations on two ranks are reported") {
   const Program program = steps_of_two_axes()[1].program;
   size_t last = 0;
-  for (const size_t i : all_of(program, InstrKind::kBackward))
+  for (const size_t i : positions_of(program, InstrKind::kBackward))
     if (program.instrs[i].layer == 1) last = i;
   CHECK(faults_with_changed_rank1([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
         "the list of instruction 67 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "

@@ -94,8 +94,8 @@ bool equal_groups(const Program& a, const Program& b) {
 /// Returns the first difference in what ranks announce in collectives, which includes the offsets
 /// of wholes: these must not depend on the rank.
 std::string difference_of_collectives(const Program& a, const Program& b) {
-  const LaneSchedule one = lane_schedule(a);
-  const LaneSchedule other = lane_schedule(b);
+  const LaneSchedule one = make_lane_schedule(a);
+  const LaneSchedule other = make_lane_schedule(b);
   for (size_t lane = 0; lane < one.lanes.size(); ++lane)
     for (size_t i = 0; i < one.lanes[lane].size(); ++i)
       if (one.lanes[lane][i].announcement_hash != other.lanes[lane][i].announcement_hash)

@@ -48,7 +48,7 @@ TEST_CASE("equal replicas of a pipeline are folded into one") {
   // to 4 connect the stages of a replica.
   const World world =
       world_of_programs({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
-  const auto folded = folded_world(world, numbers_up_to(6));
+  const auto folded = fold_world(world, numbers_up_to(6));
   REQUIRE(folded);
   REQUIRE(folded->ranks.size() == 2);
   CHECK(folded->ranks[0].number == 0);
@@ -68,7 +68,7 @@ TEST_CASE("ranks with equal schedules are distinguished by their groups' other m
   // Ranks 0 to 3 have the same schedule. Ranks 0 and 1 share a group with a rank of another
   // schedule; 2 and 3 share one with each other.
   const World world = world_of_programs({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
-  const auto folded = folded_world(world, numbers_up_to(5));
+  const auto folded = fold_world(world, numbers_up_to(5));
   REQUIRE(folded);
   CHECK(folded->ranks.size() == 3);
 }
@@ -77,13 +77,13 @@ TEST_CASE("a ring of equal ranks is not folded") {
   // Each rank's first group has the next rank as its other member, its second group the one before,
   // so no rank can stand for the others.
   const World world = world_of_programs({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
-  CHECK(!folded_world(world, numbers_up_to(3)));
+  CHECK(!fold_world(world, numbers_up_to(3)));
 }
 
 TEST_CASE("a group that has a member which does not list it differs from other groups") {
   World world = world_of_programs({0, 0, 1, 1}, {{0}, {1}, {0}, {}});
   world.groups[1].members.push_back(3);
-  const auto folded = folded_world(world, numbers_up_to(4));
+  const auto folded = fold_world(world, numbers_up_to(4));
   REQUIRE(folded);
   CHECK(folded->ranks.size() == 4);
   CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members.size() == 2);
@@ -125,14 +125,14 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
     const StepCase step_case = random_step_case(random);
     const StateOptions state = step_case.options_of_rank(0).state;
     const RankClasses classes =
-        rank_classes(step_case.built.model, step_case.built.partition, state);
+        find_rank_classes(step_case.built.model, step_case.built.partition, state);
     const std::vector<StepProgram> steps = step_case.steps();
     std::vector<const Program*> programs;
     for (const int rank : classes.lowest_ranks)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
     std::vector<LaneSchedule> schedules;
-    for (const Program* program : programs) schedules.push_back(collective_schedule(*program));
+    for (const Program* program : programs) schedules.push_back(make_collective_schedule(*program));
     for (int damages = 0; damages < 6; ++damages) {
       INFO("round " << round << ", " << damages << " damages: " << step_case.text());
       std::vector<LaneSchedule> changed = schedules;
@@ -143,7 +143,7 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
         // end.
         if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;
       }
-      const auto folded = folded_world(world, number_equal_schedules(changed));
+      const auto folded = fold_world(world, number_equal_schedules(changed));
       if (!folded) continue;
       folds += folded->ranks.size() < world.ranks.size();
       const bool end = reach_end(world, changed);

@@ -20,26 +20,26 @@ std::vector<std::string> faults_of(const std::vector<StepProgram>& steps) {
 }
 
 /// Runs a step case, requires that it leaves the same results as `oracle`, and returns them.
-Outcome run_as(const StepCase& oracle, const StepCase& step_case,
-               const std::vector<StepProgram>& steps, std::mt19937_64& random) {
-  const Outcome wanted = run_steps(oracle, oracle.steps(), random);
-  REQUIRE(wanted.fault == "");
-  const Outcome found = run_steps(step_case, steps, random);
-  REQUIRE(found.fault == "");
-  REQUIRE(difference(found, wanted) == "");
-  REQUIRE(found.loss == wanted.loss);
-  return found;
+Outcome require_same_results(const StepCase& oracle, const StepCase& step_case,
+                             const std::vector<StepProgram>& steps, std::mt19937_64& random) {
+  const Outcome expected = run_steps(oracle, oracle.steps(), random);
+  REQUIRE(expected.fault == "");
+  const Outcome actual = run_steps(step_case, steps, random);
+  REQUIRE(actual.fault == "");
+  REQUIRE(difference(actual, expected) == "");
+  REQUIRE(actual.loss == expected.loss);
+  return actual;
 }
 
 /// Checks a step case for faults, and requires that it leaves the results of its plain program.
 /// Returns the programs of its ranks.
-std::vector<StepProgram> run_as_plain(const StepCase& step_case, std::mt19937_64& random) {
+std::vector<StepProgram> require_plain_results(const StepCase& step_case, std::mt19937_64& random) {
   std::vector<StepProgram> steps = step_case.steps();
   std::string texts;
   for (const StepProgram& step : steps) texts += program_text(step.program);
   INFO(texts);
   REQUIRE(faults_of(steps) == std::vector<std::string>{});
-  run_as(plain(step_case), step_case, steps, random);
+  require_same_results(plain(step_case), step_case, steps, random);
   return steps;
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("any sharding, tiers, buckets and recompute leave the weights of the p
     const std::vector<std::string> faults = faults_of(steps);
     INFO(program_text(steps.back().program));
     REQUIRE(faults == std::vector<std::string>{});
-    run_as(plain(step_case), step_case, steps, random);
+    require_same_results(plain(step_case), step_case, steps, random);
   }
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("each token of ranks that share rows counts once in the weights") {
       StepCase step_case = small_step_case(small_config(1, true), mesh);
       step_case.options.state.zero_stage = stage;
       INFO(step_case.text());
-      run_as_plain(step_case, random);
+      require_plain_results(step_case, random);
     }
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("pipelines leave the weights of the plain program of one stage", "[lon
   for (int round = 0; round < 80; ++round) {
     const StepCase step_case = random_pipeline_case(random);
     INFO("round " << round << ": " << step_case.text());
-    run_as_plain(step_case, random);
+    require_plain_results(step_case, random);
   }
 }
 
@@ -82,10 +82,10 @@ TEST_CASE("a block of 8-bit states has one scale, whichever ranks hold parts of 
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {
-    const StepCase step_case = with_codes(
+    const StepCase step_case = with_8bit_states(
         round % 4 == 0 ? random_pipeline_case(random) : random_step_case(random), random);
     INFO("round " << round << ": " << step_case.text());
-    const std::vector<StepProgram> steps = run_as_plain(step_case, random);
+    const std::vector<StepProgram> steps = require_plain_results(step_case, random);
     for (const Instr& instr : steps.front().program.instrs) {
       if (instr.communicates() && instr.communication().is_max) ++exchanged;
       if (instr.kind != InstrKind::kComputeScales && instr.kind != InstrKind::kUpdate) continue;
@@ -114,7 +114,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
     const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));
     REQUIRE(faults_of(steps) == std::vector<std::string>{});
-    const Outcome found = run_as(oracle, step_case, steps, random);
+    const Outcome actual = require_same_results(oracle, step_case, steps, random);
     const Outcome untrained = run_steps(oracle, oracle.steps(), random, {false});
     for (int t = 0; t < step_case.mesh.tensor; ++t)
       for (const Unit& unit : step_case.built.partition.units) {
@@ -122,7 +122,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
         ++frozen;
         const auto at = static_cast<size_t>(t) * step_case.built.partition.units.size() +
                         static_cast<size_t>(unit.id);
-        REQUIRE(found.states[0][at] == untrained.states[0][at]);
+        REQUIRE(actual.states[0][at] == untrained.states[0][at]);
       }
     for (const Instr& instr : steps[0].program.instrs)
       if (instr.kind == InstrKind::kGradientNorm && step_case.mesh.ranks() > 1)
@@ -142,13 +142,13 @@ TEST_CASE(
     const StepCase step_case = with_frozen_below(random_pipeline_case(random), random);
     INFO("round " << round << ": " << step_case.text() << ", trained from layer "
                   << step_case.built.model.first_trained);
-    const std::vector<StepProgram> steps = run_as_plain(step_case, random);
+    const std::vector<StepProgram> steps = require_plain_results(step_case, random);
     for (const StepProgram& step : steps) {
       for (const Instr& instr : step.program.instrs)
         if (instr.runs_ops() && instr.kind != InstrKind::kForward)
           REQUIRE(instr.layer >= step_case.built.model.first_trained);
-      without_backward += all_of(step.program, InstrKind::kBackward).empty() &&
-                          all_of(step.program, InstrKind::kWeightGrad).empty();
+      without_backward += positions_of(step.program, InstrKind::kBackward).empty() &&
+                          positions_of(step.program, InstrKind::kWeightGrad).empty();
     }
   }
   REQUIRE(without_backward > 10);
@@ -170,15 +170,15 @@ StepCase small_step_case(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
 }
 
 /// Returns the position of the n-th instruction of a kind.
-size_t nth(const Program& program, InstrKind kind, size_t n) {
-  return all_of(program, kind).at(n);
+size_t nth_instr(const Program& program, InstrKind kind, size_t n) {
+  return positions_of(program, kind).at(n);
 }
 
 TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is left out") {
   std::mt19937_64 random(1002);
   using Change = std::function<void(Program&)>;
   const auto at = [](InstrKind kind, size_t n, std::function<void(Instr&)> change) -> Change {
-    return [=](Program& p) { change(p.instrs[nth(p, kind, n)]); };
+    return [=](Program& p) { change(p.instrs[nth_instr(p, kind, n)]); };
   };
   const auto flip = [](Instr& instr) { instr.ops().accumulate = !instr.ops().accumulate; };
   const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
@@ -204,14 +204,14 @@ TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is le
   };
   const StepCase step_case = small_step_case(2, 64);
   const std::vector<StepProgram> good = step_case.steps();
-  const Outcome wanted = run_steps(step_case, good, random);
-  REQUIRE(wanted.fault == "");
-  REQUIRE_FALSE(is_noticed(step_case, good, wanted, random));
+  const Outcome expected = run_steps(step_case, good, random);
+  REQUIRE(expected.fault == "");
+  REQUIRE_FALSE(is_noticed(step_case, good, expected, random));
   for (const auto& [what, change] : changes) {
     std::vector<StepProgram> steps = good;
     change(steps[1].program);
     INFO(what);
-    CHECK(is_noticed(step_case, steps, wanted, random));
+    CHECK(is_noticed(step_case, steps, expected, random));
   }
 }
 
@@ -230,7 +230,7 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
                                      .format = {.dtype = DType::kI32}});
   const std::vector<Instr> made = make(program, program.full_range(hidden),
                                        program.full_range(other), program.full_range(come));
-  const size_t at = nth(program, InstrKind::kForward, 0) + 1;
+  const size_t at = nth_instr(program, InstrKind::kForward, 0) + 1;
   for (Instr& instr : program.instrs)
     for (InstrId& wait : instr.waits)
       wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
@@ -248,7 +248,7 @@ std::vector<StepProgram> all_with_exchanges(const StepCase& step_case, const Mak
 }
 
 /// Returns collectives that shift `hidden` by `there`, and then back by `back`.
-MakeExchanges shifted(int there, int back) {
+MakeExchanges shift_exchanges(int there, int back) {
   return [=](const Program&, const BufferRange& hidden, const BufferRange& other,
              const BufferRange&) {
     return std::vector<Instr>{
@@ -262,8 +262,8 @@ TEST_CASE(
     "elsewhere does not") {
   std::mt19937_64 random(1021);
   const StepCase step_case = small_step_case(1, 64, {4, 1});
-  const Outcome wanted = run_steps(step_case, step_case.steps(), random);
-  REQUIRE(wanted.fault == "");
+  const Outcome expected = run_steps(step_case, step_case.steps(), random);
+  REQUIRE(expected.fault == "");
   const MakeExchanges twice = [](const Program&, const BufferRange& hidden,
                                  const BufferRange& other, const BufferRange&) {
     return std::vector<Instr>{make_collective(InstrKind::kAllToAll, {.group = 0}, hidden, other),
@@ -276,20 +276,21 @@ TEST_CASE(
   };
   for (int there = 1; there < 4; ++there)
     for (int back = 1; back < 4; ++back)
-      CHECK(
-          differs(run_steps(step_case, all_with_exchanges(step_case, shifted(there, back)), random),
-                  wanted) == ((there + back) % 4 != 0));
-  CHECK_FALSE(differs(run_steps(step_case, all_with_exchanges(step_case, twice), random), wanted));
-  CHECK(differs(run_steps(step_case, all_with_exchanges(step_case, once), random), wanted));
+      CHECK(differs(run_steps(step_case,
+                              all_with_exchanges(step_case, shift_exchanges(there, back)), random),
+                    expected) == ((there + back) % 4 != 0));
+  CHECK_FALSE(
+      differs(run_steps(step_case, all_with_exchanges(step_case, twice), random), expected));
+  CHECK(differs(run_steps(step_case, all_with_exchanges(step_case, once), random), expected));
 }
 
 TEST_CASE("any change of an exchange is noticed, by the checker or in the results") {
   std::mt19937_64 random(1022);
   const StepCase step_case = small_step_case(1, 64, {4, 1});
-  for (const MakeExchanges& make : {shifted(1, 3), shifted(2, 2)}) {
+  for (const MakeExchanges& make : {shift_exchanges(1, 3), shift_exchanges(2, 2)}) {
     const std::vector<StepProgram> good = all_with_exchanges(step_case, make);
-    const Outcome wanted = run_steps(step_case, good, random);
-    const size_t first = nth(good[0].program, InstrKind::kShift, 0);
+    const Outcome expected = run_steps(step_case, good, random);
+    const size_t first = nth_instr(good[0].program, InstrKind::kShift, 0);
     const std::vector<std::pair<const char*, std::function<void(Program&)>>> changes{
         {"left out", [&](Program& p) { p = without_instruction(p, first); }},
         {"twice", [&](Program& p) { p = with_instruction_twice(p, first); }},
@@ -320,7 +321,7 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         std::vector<StepProgram> steps = good;
         for (size_t r = all ? 0 : 3; r < steps.size(); ++r) change(steps[r].program);
         INFO(what << (all ? " on all ranks" : " on the last rank"));
-        CHECK((!faults_of(steps).empty() || is_noticed(step_case, steps, wanted, random)));
+        CHECK((!faults_of(steps).empty() || is_noticed(step_case, steps, expected, random)));
       }
   }
 }
@@ -341,13 +342,13 @@ TEST_CASE(
     };
   };
   const std::vector<StepProgram> steps = all_with_exchanges(step_case, counted("tokens.0"));
-  const Outcome found = run_steps(step_case, steps, random);
-  REQUIRE(found.fault == "");
+  const Outcome actual = run_steps(step_case, steps, random);
+  REQUIRE(actual.fault == "");
   for (int again = 0; again < 5; ++again)
-    REQUIRE_FALSE(differs(run_steps(step_case, steps, random), found));
+    REQUIRE_FALSE(differs(run_steps(step_case, steps, random), actual));
   CHECK(differs(run_steps(step_case, all_with_exchanges(step_case, counted("labels.0")), random),
-                found));
-  CHECK(differs(run_steps(step_case, step_case.steps(), random), found));
+                actual));
+  CHECK(differs(run_steps(step_case, step_case.steps(), random), actual));
 }
 
 TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]") {
@@ -356,8 +357,8 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
     StepCase step_case = small_step_case(stage, 16);
     if (stage > 0) step_case.options.state.optimizer_tier = Tier::kNvme;
     const std::vector<StepProgram> good = step_case.steps();
-    const Outcome wanted = run_steps(step_case, good, random);
-    REQUIRE(wanted.fault == "");
+    const Outcome expected = run_steps(step_case, good, random);
+    REQUIRE(expected.fault == "");
     size_t noticed = 0;
     size_t dropped = 0;
     INFO("stage " << stage << "\n" << program_text(good[0].program));
@@ -367,12 +368,12 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
       steps[0].program.instrs[i].waits.clear();
       INFO("instruction " << i);
       const bool harmless = faults_of(steps).empty();
-      const bool found = is_noticed(step_case, steps, wanted, random);
+      const bool is_visible = is_noticed(step_case, steps, expected, random);
       // A program that passes the checker must never give wrong results. One that it refuses nearly
       // always does, in some interleaving.
-      if (harmless) REQUIRE_FALSE(found);
+      if (harmless) REQUIRE_FALSE(is_visible);
       dropped += harmless ? 0 : 1;
-      noticed += found ? 1 : 0;
+      noticed += is_visible ? 1 : 0;
     }
     CHECK(dropped > 5);
     CHECK(noticed * 10 >= dropped * 8);
@@ -395,7 +396,7 @@ TEST_CASE("evaluation finds the same loss wherever parameters are stored") {
                               c.mesh.grid());
       interpreter.load();
       REQUIRE(interpreter.run(random) == "");
-      return interpreter.loss(0);
+      return interpreter.collect_loss(0);
     };
     INFO(step_case.text());
     const std::vector<uint64_t> loss = loss_of(step_case);

@@ -73,7 +73,7 @@ class Mutants {
       : step_case_(c.step_case), random_(seed), good_(step_case_.steps()) {
     walk(good_, [&](const Outcome& outcome) {
       REQUIRE(outcome.fault == "");
-      wanted_.push_back(outcome);
+      expected_.push_back(outcome);
       return false;
     });
   }
@@ -86,22 +86,23 @@ class Mutants {
   /// Returns whether mutants compute other results than the good programs. If the checker finds no
   /// fault in their order, the results do not depend on timing, so a single run decides.
   bool compute_other_results(const std::vector<StepProgram>& mutants) {
-    auto wanted = wanted_.begin();
-    return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
+    auto expected = expected_.begin();
+    return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *expected++); });
   }
 
  private:
   /// Runs three steps, the second of which is not finite. Passes the outcomes of the first and the
-  /// last step, or a fault, to `shown`. Stops and returns true as soon as `shown` returns true.
+  /// last step, or a fault, to `on_outcome`. Stops and returns true as soon as `on_outcome` returns
+  /// true.
   bool walk(const std::vector<StepProgram>& steps,
-            const std::function<bool(const Outcome&)>& shown) {
+            const std::function<bool(const Outcome&)>& on_outcome) {
     Interpreter interpreter(step_case_.built.model, step_case_.built.partition, steps,
                             step_case_.mesh.grid());
     interpreter.load();
     for (const int step : {0, 1, 2}) {
       if (const std::string fault = interpreter.run(random_, step != 1); !fault.empty())
-        return shown({.fault = fault});
-      if (step != 1 && shown(outcome_of(step_case_, interpreter))) return true;
+        return on_outcome({.fault = fault});
+      if (step != 1 && on_outcome(outcome_of(step_case_, interpreter))) return true;
     }
     return false;
   }
@@ -109,7 +110,7 @@ class Mutants {
   const StepCase& step_case_;
   std::mt19937_64 random_;
   std::vector<StepProgram> good_;
-  std::vector<Outcome> wanted_;
+  std::vector<Outcome> expected_;
 };
 
 }  // namespace ftrun::testing

@@ -122,7 +122,7 @@ void check_fault_text(const StepCase& step_case, const std::string& fault) {
   CHECK(names_place_and_reason(fault));
 }
 
-const std::vector<MutatedCase>& cases() {
+const std::vector<MutatedCase>& mutated_cases() {
   static const std::vector<MutatedCase> all = [] {
     std::vector<MutatedCase> made = special_cases();
     for (const int stage : {0, 1, 2, 3})
@@ -162,28 +162,28 @@ struct Mutation {
 };
 
 /// A reason why an unnoticed mutant is equivalent to the original program.
-struct Reason {
+struct EquivalenceReason {
   std::string text;
   std::function<bool(const Mutation&)> holds;
   /// The reason applies to so few mutants that a sample of the changes may contain none of them.
   bool rare = false;
-  int found = 0;
+  int mutants = 0;
 };
 
 /// Counts the mutant under the first reason that applies; returns false if none does.
-bool explained(std::vector<Reason>& reasons, const Mutation& mutation) {
-  for (Reason& reason : reasons) {
+bool count_explained(std::vector<EquivalenceReason>& reasons, const Mutation& mutation) {
+  for (EquivalenceReason& reason : reasons) {
     if (!reason.holds(mutation)) continue;
-    ++reason.found;
+    ++reason.mutants;
     return true;
   }
   return false;
 }
 
-void require_all_found(const std::vector<Reason>& reasons) {
-  for (const Reason& reason : reasons) {
+void require_all_found(const std::vector<EquivalenceReason>& reasons) {
+  for (const EquivalenceReason& reason : reasons) {
     INFO("a reason that no mutant has any more: " << reason.text);
-    CHECK((reason.found > 0 || reason.rare));
+    CHECK((reason.mutants > 0 || reason.rare));
   }
 }
 
@@ -199,7 +199,7 @@ bool alternates(const Instr& a, const Instr& b) {
 }
 
 TEST_CASE("each wait that is left out or comes too early is noticed, or no order is lost") {
-  std::vector<Reason> reasons{
+  std::vector<EquivalenceReason> reasons{
       {"without overlap, computation and communication take turns even where they share nothing",
        [](const Mutation& m) {
          return !m.step_case.options.overlap && alternates(m.instr, m.program.instr(m.wait));
@@ -218,7 +218,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
   };
   size_t noticed = 0;
   std::mt19937_64 random(29);
-  for (const MutatedCase& c : cases()) {
+  for (const MutatedCase& c : mutated_cases()) {
     const std::vector<StepProgram> steps = c.step_case.steps();
     REQUIRE(check_programs(programs_of(steps)) == std::vector<std::string>{});
     for (const Program* good : {&steps.back().program}) {
@@ -242,7 +242,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
         }
         if (refused) return;
         REQUIRE(unordered_conflicts(mutant, pairs).empty());
-        REQUIRE(explained(reasons, {c.step_case, *good, good->instrs[at], wait}));
+        REQUIRE(count_explained(reasons, {c.step_case, *good, good->instrs[at], wait}));
       };
       for (size_t i = 0; i < good->instrs.size(); ++i) {
         const std::vector<InstrId>& waits = good->instrs[i].waits;
@@ -272,7 +272,7 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
           "[long]") {
   size_t noticed = 0;
   size_t apart = 0;
-  for (const MutatedCase& c : cases()) {
+  for (const MutatedCase& c : mutated_cases()) {
     const StepProgram step = c.step_case.last_step();
     const Program& good = step.program;
     INFO(c.name << "\n" << program_text(good));
@@ -288,7 +288,8 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
                 0)  // a sample: there are many pairs
           continue;
         mutant.buffers[a].arena_offset = other.arena_offset;
-        const bool inside = other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
+        const bool inside =
+            other.arena_offset + moved.bytes <= good.bytes_of_arena(arena_of(moved));
         const bool refused = !check(mutant).empty();
         INFO(moved.name << " on " << other.name);
         REQUIRE((refused || inside));
@@ -307,7 +308,7 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
 // Instructions, and the ranges that they read and write.
 
 /// A change of one instruction. `apply` returns false if the change is impossible for it.
-struct Change {
+struct InstrChange {
   std::string name;
   std::function<bool(const Program&, Instr&)> apply;
 };
@@ -344,7 +345,7 @@ bool rename(const Program& program, BufferRange& range) {
   return false;
 }
 
-bool halve(const Program&, BufferRange& range) {
+bool halve_range(const Program&, BufferRange& range) {
   if (range.bytes < 8) return false;
   range.bytes /= 2;
   return true;
@@ -352,7 +353,7 @@ bool halve(const Program&, BufferRange& range) {
 
 using RangeChange = bool (*)(const Program&, BufferRange&);
 constexpr std::pair<const char*, RangeChange> kRangeChanges[] = {
-    {"moved", move}, {"of another buffer", rename}, {"halved", halve}};
+    {"moved", move}, {"of another buffer", rename}, {"halved", halve_range}};
 
 /// Changes a range that is both read and written, in both lists.
 bool change_both(const Program& program, Instr& instr, size_t read, size_t write,
@@ -379,7 +380,7 @@ std::span<const Binding> bindings_of(const Instr& instr) {
   return instr.runs_ops() ? std::span(instr.ops().bindings) : std::span<const Binding>();
 }
 
-void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& all) {
+void add_swaps(const Program& program, const Instr& instr, std::vector<InstrChange>& all) {
   for (size_t k = 0; k + 1 < instr.reads.size(); ++k)
     all.push_back({cat("reads ", k, " and ", k + 1, " swapped"),
                    [k](const Program&, Instr& i) { return swap_ranges(i.reads, k); }});
@@ -401,7 +402,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
 }
 
 /// Adds changes of the operations, or of the graph, that a list's instruction runs.
-void add_operations(const Instr& instr, std::vector<Change>& all) {
+void add_operations(const Instr& instr, std::vector<InstrChange>& all) {
   if (!instr.runs_ops()) return;
   const auto by = [&](const char* name, int32_t LayerOps::*member, int32_t step) {
     all.push_back({name, [=](const Program&, Instr& i) {
@@ -416,7 +417,7 @@ void add_operations(const Instr& instr, std::vector<Change>& all) {
   by("of the graph before", &LayerOps::graph, -1);
 }
 
-void add_range_changes(const Program& program, const Instr& instr, std::vector<Change>& all) {
+void add_range_changes(const Program& program, const Instr& instr, std::vector<InstrChange>& all) {
   for (size_t k = 0; k < instr.reads.size(); ++k) {
     all.push_back({cat("read ", k, " left out"), [k](const Program&, Instr& i) {
                      i.reads.erase(i.reads.begin() + static_cast<std::ptrdiff_t>(k));
@@ -453,7 +454,7 @@ void add_range_changes(const Program& program, const Instr& instr, std::vector<C
   }
 }
 
-void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& all) {
+void add_kinds(const Program& program, const Instr& instr, std::vector<InstrChange>& all) {
   for (size_t kind = 0; kind < kInstrKinds; ++kind)
     if (static_cast<InstrKind>(kind) != instr.kind)
       all.push_back(
@@ -481,7 +482,7 @@ void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& 
                      }});
 }
 
-void add_flags(const Instr& instr, std::vector<Change>& all) {
+void add_flags(const Instr& instr, std::vector<InstrChange>& all) {
   const auto flag = [&](const char* name, const auto& of) {
     all.push_back({cat("other ", name), [of](const Program&, Instr& i) {
                      of(i) = !of(i);
@@ -510,8 +511,8 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
                  }});
 }
 
-std::vector<Change> changes_of(const Program& program, const Instr& instr) {
-  std::vector<Change> all;
+std::vector<InstrChange> changes_of(const Program& program, const Instr& instr) {
+  std::vector<InstrChange> all;
   add_range_changes(program, instr, all);
   add_swaps(program, instr, all);
   add_operations(instr, all);
@@ -777,7 +778,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   std::vector<int64_t> whole;
   for (const Unit& unit : m.step_case.built.partition.units)
     whole.push_back(sharding.padded_elements(unit.id));
-  const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
+  const FlatLayout layout = make_flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
@@ -867,7 +868,7 @@ bool adds_only_padding(const Mutation& m) {
 
 TEST_CASE("each change of an instruction or of what it reads or writes is noticed, or equivalent",
           "[long]") {
-  std::vector<Reason> reasons{
+  std::vector<EquivalenceReason> reasons{
       {"the list computes no gradients that it could add to", computes_no_gradient},
       {"another of the list's ranges says the same bytes, or it reads or writes, with the waits "
        "that this needs, what it says one of alone",
@@ -893,12 +894,12 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
   size_t refused = 0;
   size_t found = 0;
   size_t turn = 0;
-  for (const MutatedCase& c : cases()) {
+  for (const MutatedCase& c : mutated_cases()) {
     if (!c.step_case.options.overlap) continue;  // results do not depend on overlap
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;
     INFO(c.name << "\n" << program_text(program));
-    const auto check_mutant = [&](size_t at, bool all, const Change& change,
+    const auto check_mutant = [&](size_t at, bool all, const InstrChange& change,
                                   const std::function<bool(Program&, size_t)>& apply) {
       const auto steps = changed(mutants.good(), at, all, apply);
       if (!steps) return;
@@ -915,8 +916,8 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       if (mutants.compute_other_results(*steps)) {
         ++found;
       } else {
-        CHECK(explained(reasons, {c.step_case, program, program.instrs[at], -1, change.name,
-                                  same_length ? &mutant : nullptr}));
+        CHECK(count_explained(reasons, {c.step_case, program, program.instrs[at], -1, change.name,
+                                        same_length ? &mutant : nullptr}));
       }
     };
     for (const size_t at : choose_positions(program)) {
@@ -934,7 +935,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
             p = with_instruction_twice(p, i);
             return true;
           });
-        for (const Change& change : changes_of(program, instr))
+        for (const InstrChange& change : changes_of(program, instr))
           if (++turn % sample_stride_of(c.step_case) == 0)
             check_mutant(at, all, change,
                          [&](Program& p, size_t i) { return change.apply(p, p.instrs[i]); });
@@ -957,7 +958,7 @@ size_t last_disk_request(const Program& program, size_t at) {
 TEST_CASE("each disk request with a wrong early start is noticed, or only makes the disk idle") {
   size_t refused = 0;
   size_t slower = 0;
-  for (const MutatedCase& c : cases()) {
+  for (const MutatedCase& c : mutated_cases()) {
     const std::vector<StepProgram> steps = c.step_case.steps();
     for (const StepProgram& step : steps) {
       const Program& good = step.program;
@@ -1010,7 +1011,7 @@ TEST_CASE("each swap of two groups' collectives is noticed, or leaves no rank wa
   size_t otherwise = 0;
   size_t harmless = 0;
   size_t turn = 0;
-  for (const MutatedCase& c : cases()) {
+  for (const MutatedCase& c : mutated_cases()) {
     if (c.step_case.mesh.tensor == 1 && c.step_case.mesh.replicas == 1) continue;
     Mutants mutants(c, 1300);
     const std::vector<StepProgram>& good = mutants.good();

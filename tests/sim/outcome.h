@@ -25,8 +25,8 @@ inline Outcome outcome_of(const StepCase& step_case, const Interpreter& interpre
   Outcome out;
   const auto kinds = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
   for (int32_t kind = UnitStatePiece::kParam; kind < kinds; ++kind)
-    out.states.push_back(interpreter.state(kind, out.fault));
-  out.loss = interpreter.loss(step_case.mesh.ranks() - 1);
+    out.states.push_back(interpreter.collect_state(kind, out.fault));
+  out.loss = interpreter.collect_loss(step_case.mesh.ranks() - 1);
   return out;
 }
 
@@ -44,11 +44,11 @@ inline Outcome run_steps(const StepCase& step_case, std::vector<StepProgram> ste
 }
 
 /// Describes the first value that differs; "" if none does.
-inline std::string difference(const Outcome& found, const Outcome& wanted) {
-  for (size_t kind = 0; kind < wanted.states.size(); ++kind)
-    for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {
-      const auto& a = found.states[kind][unit];
-      const auto& b = wanted.states[kind][unit];
+inline std::string difference(const Outcome& actual, const Outcome& expected) {
+  for (size_t kind = 0; kind < expected.states.size(); ++kind)
+    for (size_t unit = 0; unit < expected.states[kind].size(); ++unit) {
+      const auto& a = actual.states[kind][unit];
+      const auto& b = expected.states[kind][unit];
       const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
       if (a != b)
         return cat("element ", at, " of unit ", unit, " of all tensor ranks' units, state ",
@@ -57,16 +57,17 @@ inline std::string difference(const Outcome& found, const Outcome& wanted) {
   return "";
 }
 
-inline bool differs(const Outcome& found, const Outcome& wanted) {
-  return !found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss;
+inline bool differs(const Outcome& actual, const Outcome& expected) {
+  return !actual.fault.empty() || !difference(actual, expected).empty() ||
+         actual.loss != expected.loss;
 }
 
-/// Returns whether the run fails, or ends with other values than `wanted`, in one of a few random
+/// Returns whether the run fails, or ends with other values than `expected`, in one of a few random
 /// interleavings.
 inline bool is_noticed(const StepCase& step_case, const std::vector<StepProgram>& steps,
-                       const Outcome& wanted, std::mt19937_64& random) {
+                       const Outcome& expected, std::mt19937_64& random) {
   for (int times = 0; times < 20; ++times)
-    if (differs(run_steps(step_case, steps, random), wanted)) return true;
+    if (differs(run_steps(step_case, steps, random), expected)) return true;
   return false;
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using namespace testing;
 
-MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
+MutatedCase staged_case(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
   ModelConfig config = small_config(layers, true);
   config.feed_forward = 48;
   config.vocab_rows = 64;
@@ -38,7 +38,7 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   while (!accepts_micro_batches(kind, mesh.stages, step_case.options.micro_batches))
     ++step_case.options.micro_batches;
   std::mt19937_64 random(7);
-  const int fixed = fixed_chunks(kind);
+  const int fixed = required_chunks(kind);
   add_pipeline(random, step_case, kind, mesh.stages, fixed > 0 ? fixed : 2);
   const std::string name =
       cat(schedule_text(make_schedule(kind, mesh.stages, step_case.options.state.pipeline.chunks(),
@@ -54,8 +54,8 @@ std::vector<MutatedCase> three_axes() {
   std::vector<MutatedCase> all;
   for (const PipelineSchedule kind : kKinds)
     for (const int zero : {1, 3})
-      all.push_back(staged(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0,
-                           {.shards = 2, .tensor = 2, .stages = 2}, 2));
+      all.push_back(staged_case(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0,
+                                {.shards = 2, .tensor = 2, .stages = 2}, 2));
   return all;
 }
 
@@ -122,14 +122,14 @@ BufferId of_another_micro_batch(const Program& program, const Instr& transfer,
 
 /// A way to break the transfer at position `at` of a list. `apply` returns false if it is
 /// impossible there.
-struct Break {
+struct TransferBreak {
   std::string name;
   std::function<bool(Program&, size_t at)> apply;
   /// The break may be harmless: then the interpreter must find the same results.
   bool may_be_harmless = false;
 };
 
-std::vector<Break> breaks(const StepCase& step_case) {
+std::vector<TransferBreak> transfer_breaks(const StepCase& step_case) {
   const int32_t micro_batches = step_case.options.micro_batches;
   const bool overlap = step_case.options.overlap;
   const auto on_instr = [](auto change) {
@@ -216,7 +216,7 @@ struct Verdicts {
   size_t harmless = 0;
   std::map<std::string, size_t> refused_by_name;
 
-  void judge(const Break& broken, Mutants& mutants, const std::vector<StepProgram>& steps,
+  void judge(const TransferBreak& broken, Mutants& mutants, const std::vector<StepProgram>& steps,
              bool both) {
     const std::vector<std::string> faults = check_programs(programs_of(steps));
     if (!faults.empty()) {
@@ -246,7 +246,7 @@ TEST_CASE("each broken transfer between stages is refused with its position, or 
       for (size_t at = 0; at < good[rank].program.instrs.size(); ++at) {
         if (!good[rank].program.instrs[at].is_transfer()) continue;
         const auto [other, there] = other_end(good, rank, at);
-        for (const Break& broken : breaks(c.step_case))
+        for (const TransferBreak& broken : transfer_breaks(c.step_case))
           for (const bool both : {false, true}) {
             if (++turn % 7 != 0) continue;  // a sample: each kind occurs in some case
             std::vector<StepProgram> steps = good;
@@ -259,7 +259,7 @@ TEST_CASE("each broken transfer between stages is refused with its position, or 
       }
   }
   INFO(verdicts.refused << " refused, " << verdicts.harmless << " harmless");
-  for (const Break& broken : breaks(three_axes().front().step_case)) {
+  for (const TransferBreak& broken : transfer_breaks(three_axes().front().step_case)) {
     INFO(broken.name << " is refused nowhere");
     CHECK(verdicts.refused_by_name[broken.name] > 0);
   }
@@ -314,7 +314,7 @@ TEST_CASE(
     "a stage that adds up its parameters where the other adds up a tied matrix's gradient is "
     "refused") {
   std::vector<StepProgram> steps =
-      staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case.steps();
+      staged_case(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case.steps();
   REQUIRE(check_programs(programs_of(steps)).empty());
   Program& last = steps[1].program;
   const auto sum = std::find_if(last.instrs.begin(), last.instrs.end(), [&](const Instr& instr) {
@@ -322,7 +322,7 @@ TEST_CASE(
   });
   REQUIRE(sum != last.instrs.end());
   REQUIRE(last.at(sum->writes[0].buffer).category == Category::kGradients);
-  const BufferId parameters = find_persistent(last, PersistentKind::kParameters);
+  const BufferId parameters = find_persistent_buffer(last, PersistentKind::kParameters);
   sum->reads = sum->writes = {{parameters, 0, sum->writes[0].bytes}};
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   CHECK(std::any_of(faults.begin(), faults.end(), [](const std::string& fault) {
@@ -409,14 +409,15 @@ std::string fault_of_blocking(const StepCase& step_case) {
   const Outcome outcome = run_steps(step_case, steps, random, {true});
   CHECK(outcome.fault.empty() == faults.empty());
   if (faults.empty()) {
-    const Outcome wanted = run_steps(step_case, step_case.steps(), random, {true});
-    CHECK(difference(outcome, wanted) == "");
+    const Outcome expected = run_steps(step_case, step_case.steps(), random, {true});
+    CHECK(difference(outcome, expected) == "");
   }
   return faults.empty() ? "" : faults.front();
 }
 
 TEST_CASE("two stages of 1F1B that block in their sends wait for each other to receive") {
-  CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case) ==
+  CHECK(fault_of_blocking(
+            staged_case(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case) ==
         "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 "
         "over pipeline@1>0 and waits for rank 0, which has not reached instruction 8 (receive "
         "layer 0 mb 0)");
@@ -428,9 +429,10 @@ TEST_CASE(
     for (const int zero : {1, 3}) {
       const auto fault = [&](PipelineSchedule kind) {
         return fault_of_blocking(
-            staged(kind, zero, true,
-                   {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages},
-                   2 * stages)
+            staged_case(
+                kind, zero, true,
+                {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages},
+                2 * stages)
                 .step_case);
       };
       INFO(stages << " stages, ZeRO " << zero);

@@ -78,7 +78,7 @@ std::vector<MutatedCase> cases_of_places() {
 }
 
 const Instr& norm_of(const Program& program) {
-  return program.instrs[all_of(program, InstrKind::kGradientNorm).at(0)];
+  return program.instrs[positions_of(program, InstrKind::kGradientNorm).at(0)];
 }
 
 TEST_CASE("the checker notices a rank that counts another rank's part of the norm", "[long]") {
@@ -90,15 +90,16 @@ TEST_CASE("the checker notices a rank that counts another rank's part of the nor
       for (size_t other = 0; other < world.good().size(); ++other) {
         const Instr& theirs = norm_of(world.good()[other].program);
         std::vector<StepProgram> steps = world.good();
-        Instr& own =
-            steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
-        const bool same = own.reads == theirs.reads && own.writes == theirs.writes &&
-                          std::get<GradientNormSlots>(own.detail).index ==
+        Instr& own_instr =
+            steps[rank]
+                .program.instrs[positions_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
+        const bool same = own_instr.reads == theirs.reads && own_instr.writes == theirs.writes &&
+                          std::get<GradientNormSlots>(own_instr.detail).index ==
                               std::get<GradientNormSlots>(theirs.detail).index;
         if (same) continue;
-        own.reads = theirs.reads;
-        own.writes = theirs.writes;
-        own.detail = theirs.detail;
+        own_instr.reads = theirs.reads;
+        own_instr.writes = theirs.writes;
+        own_instr.detail = theirs.detail;
         INFO(c.name << ", rank " << rank << " as rank " << other);
         CHECK((!world.faults(steps).empty() || world.compute_other_results(steps)));
         ++mutants;
@@ -116,16 +117,17 @@ TEST_CASE(
     std::vector<StepProgram> steps = world.good();
     for (size_t rank = 0; rank < world.good().size(); ++rank) {
       const Instr& norm = norm_of(world.good()[rank].program);
-      Instr& own =
-          steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
+      Instr& own_instr =
+          steps[rank]
+              .program.instrs[positions_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
       for (size_t range = 0; range + 1 < norm.reads.size(); range += 3) {
         if (random() % sweep_stride(1) != 0) continue;
         // The next range's sum is replaced by this range's.
-        own.reads[range + 1] = own.reads[range];
-        if (own.reads == norm.reads) continue;
+        own_instr.reads[range + 1] = own_instr.reads[range];
+        if (own_instr.reads == norm.reads) continue;
         INFO(c.name << ", rank " << rank << ", range " << range);
         CHECK((!world.faults(steps).empty() || world.compute_other_results(steps)));
-        own.reads = norm.reads;
+        own_instr.reads = norm.reads;
         ++mutants;
       }
     }
@@ -146,19 +148,19 @@ TEST_CASE(
     std::vector<StepProgram> steps = good;
     for (size_t rank = 0; rank < good.size(); ++rank)
       for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
-        const UnitRange own = good[rank].pieces[p].saved;
+        const UnitRange own_range = good[rank].pieces[p].saved;
         const size_t other = (rank + static_cast<size_t>(step_case.mesh.tensor)) % good.size();
         if (good[other].pieces.size() != good[rank].pieces.size()) continue;
         const UnitRange theirs = good[other].pieces[p].saved;
-        if (own.begin == theirs.begin && own.end == theirs.end) continue;
+        if (own_range.begin == theirs.begin && own_range.end == theirs.end) continue;
         if (random() % sweep_stride(1) != 0) continue;
         steps[rank].pieces[p].saved = theirs;
         const std::string fault = saved_fault(step_case, steps);
-        steps[rank].pieces[p].saved = own;
+        steps[rank].pieces[p].saved = own_range;
         // A part behind the last tensor holds nothing that is saved.
         const Unit& unit = step_case.built.partition.unit(good[rank].pieces[p].unit);
         const int64_t end = unit.slices.back().position_in_unit + unit.slices.back().extent;
-        if (std::min(own.begin, theirs.begin) < end) CHECK(fault != "");
+        if (std::min(own_range.begin, theirs.begin) < end) CHECK(fault != "");
         ++mutants;
       }
   }

@@ -42,12 +42,12 @@ TEST_CASE("the ranks of a config are checked by their classes, whichever rank as
         for (const int rank : {0, 5}) {
           INFO("stage " << stage << ", replicas " << replicas << ", tensor " << tensor << ", rank "
                         << rank);
-          const StepPlan own = plan_steps(config, model, rank);
-          const RankClassPlans all(config, model, rank, own);
+          const StepPlan own_plan = plan_steps(config, model, rank);
+          const RankClassPlans all(config, model, rank, own_plan);
           CHECK(all.classes().ranks() == 6 * tensor);
-          CHECK(&all.plan(all.classes().class_of(rank)) == &own);
+          CHECK(&all.plan(all.classes().class_of(rank)) == &own_plan);
           CHECK(all.representative_of(all.classes().class_of(rank)) == rank);
-          CHECK(all.check() == Faults{});
+          CHECK(all.find_faults() == Faults{});
         }
       }
 }
@@ -57,16 +57,16 @@ TEST_CASE("the check of all ranks covers training and validation") {
   const Config config = config_of(1, 4, 1, 1);
   const StepPlan good = plan_steps(config, model, 1);
   for (const auto pass : {&StepPlan::train, &StepPlan::evaluate}) {
-    StepPlan own = plan_steps(config, model, 1);
-    std::vector<Instr>& instrs = (own.*pass).program.instrs;
-    instrs[all_of((own.*pass).program, InstrKind::kAllReduce).at(0)].waits.clear();
-    const Faults faults = RankClassPlans(config, model, 1, own).check();
+    StepPlan own_plan = plan_steps(config, model, 1);
+    std::vector<Instr>& instrs = (own_plan.*pass).program.instrs;
+    instrs[positions_of((own_plan.*pass).program, InstrKind::kAllReduce).at(0)].waits.clear();
+    const Faults faults = RankClassPlans(config, model, 1, own_plan).find_faults();
     REQUIRE(faults.size() >= 1);
     INFO(faults[0]);
     CHECK(faults[0].starts_with("rank "));
     CHECK(faults[0].find("(all_reduce) does not wait for instruction ") != std::string::npos);
   }
-  CHECK(RankClassPlans(config, model, 1, good).check() == Faults{});
+  CHECK(RankClassPlans(config, model, 1, good).find_faults() == Faults{});
 }
 
 TEST_CASE("the check of all ranks covers text generation, which changes the hash of the plans") {
@@ -77,44 +77,44 @@ TEST_CASE("the check of all ranks covers text generation, which changes the hash
   const uint64_t without = RankClassPlans(config, model, 1, quiet).hash();
   config.train.generate = {.prompt_tokens = 2, .tokens = 2};
   config.data.validation = {"validation.bin"};
-  StepPlan own = plan_steps(config, model, 1);
-  CHECK(RankClassPlans(config, model, 1, own).check() == Faults{});
-  CHECK(RankClassPlans(config, model, 1, own).hash() != without);
-  std::vector<Instr>& instrs = own.generation->program.instrs;
-  const auto gather = all_of(own.generation->program, InstrKind::kAllGather).at(0);
+  StepPlan own_plan = plan_steps(config, model, 1);
+  CHECK(RankClassPlans(config, model, 1, own_plan).find_faults() == Faults{});
+  CHECK(RankClassPlans(config, model, 1, own_plan).hash() != without);
+  std::vector<Instr>& instrs = own_plan.generation->program.instrs;
+  const auto gather = positions_of(own_plan.generation->program, InstrKind::kAllGather).at(0);
   instrs.erase(instrs.begin() + static_cast<std::ptrdiff_t>(gather));
-  CHECK_FALSE(RankClassPlans(config, model, 1, own).check().empty());
+  CHECK_FALSE(RankClassPlans(config, model, 1, own_plan).find_faults().empty());
 }
 
 TEST_CASE("a tier that is too small for some ranks says how many, and which needs most") {
   const ModelConfig model = small_config(2, false);
   const Config config = config_of(3, 5, 1, 1);
-  const StepPlan own = plan_steps(config, model, 4);
-  const RankClassPlans all(config, model, 4, own);
+  const StepPlan own_plan = plan_steps(config, model, 4);
+  const RankClassPlans all(config, model, 4, own_plan);
   std::vector<int64_t> needed;
   for (int rank = 0; rank < 5; ++rank)
-    needed.push_back(memory_plan(plan_steps(config, model, rank)).at(Tier::kDevice).total);
+    needed.push_back(plan_memory(plan_steps(config, model, rank)).at(Tier::kDevice).total);
   const auto over = [&](int64_t device) {
     TierBudget budget = kNoBudget;
     budget[static_cast<size_t>(Tier::kDevice)] = device;
-    return all.over_budget(budget);
+    return all.list_budget_excesses(budget);
   };
   const auto most = std::max_element(needed.begin(), needed.end());
-  CHECK(all.over_budget(kNoBudget).empty());
+  CHECK(all.list_budget_excesses(kNoBudget).empty());
   CHECK(over(*most).empty());
   for (const int64_t budget : {*most - 1, *std::min_element(needed.begin(), needed.end()) - 1}) {
-    const std::vector<OverBudget> found = over(budget);
+    const std::vector<BudgetExcess> found = over(budget);
     REQUIRE(found.size() == 1);
     CHECK(found[0].tier == Tier::kDevice);
-    CHECK(found[0].budget == budget);
+    CHECK(found[0].budget_bytes == budget);
     CHECK(found[0].ranks == std::count_if(needed.begin(), needed.end(),
                                           [&](int64_t bytes) { return bytes > budget; }));
     CHECK(found[0].rank == most - needed.begin());
-    CHECK(found[0].needed == *most);
+    CHECK(found[0].needed_bytes == *most);
   }
-  CHECK(over_budget_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
+  CHECK(budget_excess_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
         "1 rank needs more than 1.00 MiB of the host tier: rank 3 needs 2.00 MiB");
-  CHECK(over_budget_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
+  CHECK(budget_excess_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
         "12 ranks need more than 1.00 MiB of the device tier; rank 0 needs the most: 2.00 MiB");
 }
 
@@ -122,17 +122,17 @@ TEST_CASE("the device and host tiers of a rank may share one budget") {
   const ModelConfig model = small_config(2, false);
   Config config = config_of(1, 2, 1, 1);
   config.zero.offload_optimizer.device = OffloadDevice::kCpu;
-  const StepPlan own = plan_steps(config, model, 0);
-  const RankClassPlans all(config, model, 0, own);
-  const MemoryPlan memory = memory_plan(own);
+  const StepPlan own_plan = plan_steps(config, model, 0);
+  const RankClassPlans all(config, model, 0, own_plan);
+  const MemoryPlan memory = plan_memory(own_plan);
   REQUIRE(memory.at(Tier::kHost).total > 0);
   TierBudget budget = kNoBudget;
-  budget[static_cast<size_t>(Tier::kDevice)] = memory.main_memory() - 1;
-  const std::vector<OverBudget> over = all.over_budget(budget, true);
+  budget[static_cast<size_t>(Tier::kDevice)] = memory.main_memory_bytes() - 1;
+  const std::vector<BudgetExcess> over = all.list_budget_excesses(budget, true);
   REQUIRE(over.size() == 1);
-  CHECK(over[0].needed == memory.main_memory());
-  CHECK(over_budget_text(over[0]).find(" of the device and host tiers") != std::string::npos);
-  CHECK(all.over_budget(budget).empty());
+  CHECK(over[0].needed_bytes == memory.main_memory_bytes());
+  CHECK(budget_excess_text(over[0]).find(" of the device and host tiers") != std::string::npos);
+  CHECK(all.list_budget_excesses(budget).empty());
 }
 
 TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them", "[long]") {
@@ -144,20 +144,20 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   const ResolvedConfig resolved =
       resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
   REQUIRE(resolved.ok());
-  const StepPlan own = plan_steps(resolved.config, model, 0);
-  CHECK(own.partition.units.size() == 128 + 127);  // norms have their own units
-  const RankClassPlans all(resolved.config, model, 0, own);
+  const StepPlan own_plan = plan_steps(resolved.config, model, 0);
+  CHECK(own_plan.partition.units.size() == 128 + 127);  // norms have their own units
+  const RankClassPlans all(resolved.config, model, 0, own_plan);
   CHECK(all.classes().ranks() == 16384);
   CHECK(all.classes().count() > 1);
   CHECK(all.classes().count() <= 16);
-  CHECK(all.check() == Faults{});
+  CHECK(all.find_faults() == Faults{});
   // One rank in the middle reduces in another dtype than all others.
   const int odd = 7777;
   StepPlan other = plan_steps(resolved.config, model, odd);
   Program& program = other.train.program;
-  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].communication().dtype =
+  program.instrs[positions_of(program, InstrKind::kReduceScatter).back()].communication().dtype =
       DType::kF16;
-  const Faults faults = RankClassPlans(resolved.config, model, odd, other).check();
+  const Faults faults = RankClassPlans(resolved.config, model, odd, other).find_faults();
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(" as F16 over data@") != std::string::npos);
@@ -167,7 +167,8 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
 int64_t walked_steps(const RankClassPlans& all) {
   std::vector<int64_t> entries;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {
-    const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
+    const LaneSchedule schedule =
+        join_collectives(make_collective_schedule(all.plan(c).train.program));
     entries.push_back(0);
     for (const auto& lane : schedule.lanes) entries.back() += static_cast<int64_t>(lane.size());
   }
@@ -203,13 +204,13 @@ TEST_CASE(
     const ResolvedConfig resolved =
         resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
     REQUIRE(resolved.ok());
-    const StepPlan own = plan_steps(resolved.config, model, 0);
-    const RankClassPlans all(resolved.config, model, 0, own);
+    const StepPlan own_plan = plan_steps(resolved.config, model, 0);
+    const RankClassPlans all(resolved.config, model, 0, own_plan);
     CHECK(all.classes().ranks() == 16384);
     // In a stage some ranks count the norms and others do not, and some shards end in the padding
     // of a unit.
     CHECK(all.classes().count() <= 4 * kStages);
-    CHECK(all.check() == Faults{});
+    CHECK(all.find_faults() == Faults{});
     size_t instructions = 0;
     for (int32_t c = 0; c < all.classes().count(); ++c)
       instructions = std::max(instructions, all.plan(c).train.program.instrs.size());

@@ -6,7 +6,7 @@
 #include "axes/mesh.h"
 #include "equal_programs.h"
 #include "program/step_cases.h"
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>
@@ -18,8 +18,8 @@ using namespace testing;
 using Faults = std::vector<std::string>;
 
 RankClasses classes_of(const StepCase& step_case) {
-  return rank_classes(step_case.built.model, step_case.built.partition,
-                      step_case.options_of_rank(0).state);
+  return find_rank_classes(step_case.built.model, step_case.built.partition,
+                           step_case.options_of_rank(0).state);
 }
 
 /// Checks that the ranks of each class have equal programs. Returns how many pairs of classes have
@@ -78,14 +78,14 @@ Groups groups_of(const World& world, size_t rank) {
 void check_world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                             const StateOptions& state) {
   const World world = world_of_classes(classes, steps, state);
-  const World wanted = world_of_steps(steps);
-  REQUIRE(world.ranks.size() == wanted.ranks.size());
-  REQUIRE(world.groups.size() == wanted.groups.size());
+  const World expected = world_of_steps(steps);
+  REQUIRE(world.ranks.size() == expected.ranks.size());
+  REQUIRE(world.groups.size() == expected.groups.size());
   for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
-    REQUIRE(world.ranks[rank].number == wanted.ranks[rank].number);
-    REQUIRE(groups_of(world, rank) == groups_of(wanted, rank));
+    REQUIRE(world.ranks[rank].number == expected.ranks[rank].number);
+    REQUIRE(groups_of(world, rank) == groups_of(expected, rank));
   }
-  REQUIRE(check_world(world) == Faults{});
+  REQUIRE(find_program_faults(world) == Faults{});
 }
 
 /// Checks the classes of a step case and their world; returns the number of classes.
@@ -132,7 +132,7 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
     const RankClasses classes = classes_of(step_case);
     const RankMesh mesh = state_mesh(step_case.options_of_rank(0).state);
     for (int rank = 0; rank < classes.ranks(); ++rank) {
-      const PerAxis place = mesh.coordinate(rank);
+      const PerAxis place = mesh.coordinates_of(rank);
       if (place.tensor + 1 == step_case.mesh.tensor) continue;
       PerAxis last = place;
       last.tensor = step_case.mesh.tensor - 1;
@@ -162,7 +162,7 @@ TEST_CASE("ranks of one class have equal programs where states are codes") {
   int split = 0;
   const int rounds = sweep_rounds(60);
   for (int round = 0; round < rounds; ++round) {
-    const StepCase step_case = with_codes(random_step_case(random), random);
+    const StepCase step_case = with_8bit_states(random_step_case(random), random);
     INFO("round " << round << ": " << step_case.text());
     split += classes_that_hold(step_case) - 1;
   }
@@ -255,7 +255,7 @@ TEST_CASE("programs that differ in more than their rank's position are in differ
   CHECK(differs([](Program& p) { p.instrs.back().writes[0].bytes -= 4; }));
   CHECK(differs([](Program& p) { p.buffers[3].bytes += 64; }));
   CHECK(differs([](Program& p) { p.arena_bytes[0] += 64; }));
-  const auto scatter = all_of(good, InstrKind::kReduceScatter).at(0);
+  const auto scatter = positions_of(good, InstrKind::kReduceScatter).at(0);
   CHECK(differs([&](Program& p) { p.instrs[scatter].reads[0].offset += 4; }));
 }
 
@@ -266,11 +266,11 @@ TEST_CASE("a class whose program has other collectives is named by its first ran
   REQUIRE(classes.count() > 1);
   const int rank = classes.lowest_ranks[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
-  Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
+  Instr& loss = program.instrs[positions_of(program, InstrKind::kAllReduce).at(0)];
   loss.communication().dtype =
       loss.communication().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
   const Faults faults =
-      check_world(world_of_classes(classes, steps, step_case.options_of_rank(0).state));
+      find_program_faults(world_of_classes(classes, steps, step_case.options_of_rank(0).state));
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(cat("rank ", rank, " enters ")) != std::string::npos);

@@ -42,7 +42,7 @@ struct HandmadeRank {
       rank.instrs.push_back({&program.instrs[i], times[i].first, times[i].first + times[i].second});
   }
   std::vector<LaneBar> bars(Picoseconds pixel) const {
-    const std::vector<LaneBars> lanes = lane_bars(rank, pixel);
+    const std::vector<LaneBars> lanes = make_lane_bars(rank, pixel);
     return lanes.empty() ? std::vector<LaneBar>{} : lanes.front().bars;
   }
 };
@@ -91,9 +91,9 @@ TEST_CASE("a lane has at most three bars per pixel, plus one, and they show all 
     }
     CHECK(works == 0);
     CHECK(instrs == 0);
-    const StepLanes lanes = step_lanes({&made.rank}, now, 100);
+    const StepLanes lanes = make_step_lanes({&made.rank}, now, 100);
     CHECK(lanes.ranks[0][0].bars.size() <= 100);
-    CHECK(lanes.ranks[0][0].busy == lane_bars(made.rank, pixel)[0].busy);
+    CHECK(lanes.ranks[0][0].busy == make_lane_bars(made.rank, pixel)[0].busy);
   }
 }
 
@@ -132,14 +132,14 @@ TEST_CASE("a timeline has all instructions of each class's lowest rank, and its 
     CHECK(rank.rank == step.all->classes().lowest_ranks[r]);
     CHECK(rank.instrs.size() == rank.program->instrs.size());
     Picoseconds compute = 0;
-    for (const LaneBars& lane : lane_bars(rank, 1))
+    for (const LaneBars& lane : make_lane_bars(rank, 1))
       if (lane.lane == Lane::kCompute) compute = lane.busy;
     CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
           Approx(rank.time.layer_seconds + rank.time.update_seconds + rank.time.other_seconds)
               .epsilon(1e-12));
     waits_for_groups |= rank.time.idle_by_lane.collective_seconds() > 0;
     double parts = 0;
-    for (const auto& [name, seconds] : parts_of(rank.time)) parts += seconds;
+    for (const auto& [name, seconds] : list_step_parts(rank.time)) parts += seconds;
     CHECK(parts <= rank.time.seconds * (1 + 1e-9));
     most = std::max(most, parts / rank.time.seconds);
   }
@@ -153,19 +153,19 @@ TEST_CASE("memory over a step reaches the peak that the plan knows") {
   for (const RankTimeline& rank : step.timeline.ranks)
     for (const size_t most : {1, 7, 100'000}) {
       const std::vector<MemorySample> points =
-          memory_over_step(rank, Tier::kDevice, step.timeline.end, most);
+          sample_step_memory(rank, Tier::kDevice, step.timeline.end, most);
       REQUIRE(!points.empty());
       CHECK(points.size() <= most);
       int64_t fullest = 0;
       for (size_t i = 0; i < points.size(); ++i) {
-        fullest = std::max(fullest, sum_of(points[i].bytes));
+        fullest = std::max(fullest, sum_categories(points[i].bytes));
         if (i > 0) {
           CHECK(points[i].begin > points[i - 1].begin);
           CHECK(points[i].bytes != points[i - 1].bytes);
         }
         CHECK(points[i].begin < step.timeline.end);
       }
-      CHECK(fullest == sum_of(memory_plan({rank.program}).at(Tier::kDevice).at_peak));
+      CHECK(fullest == sum_categories(plan_memory({rank.program}).at(Tier::kDevice).at_peak));
     }
 }
 

@@ -45,7 +45,7 @@ struct PricedProgram {
   }
 };
 
-BufferRange bytes(BufferId buffer, int64_t count) {
+BufferRange first_bytes(BufferId buffer, int64_t count) {
   return {buffer, 0, count};
 }
 
@@ -54,8 +54,8 @@ constexpr Picoseconds kMicrosecond = 1'000'000;
 TEST_CASE("an instruction's time follows from the bytes that it moves and their tier") {
   PricedProgram priced;
   Instr update{.kind = InstrKind::kUpdate};
-  update.reads = {bytes(0, 400)};
-  update.writes = {bytes(0, 400), bytes(0, 400), bytes(0, 400)};
+  update.reads = {first_bytes(0, 400)};
+  update.writes = {first_bytes(0, 400), first_bytes(0, 400), first_bytes(0, 400)};
   update.detail = UpdateDetail{};
   // The update reads 400 bytes, and reads and writes 1,200: 2,800 bytes at 1 GB/s, and updates take
   // twice as long as that.
@@ -66,8 +66,8 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
 
   const auto copy = [&](BufferId from, BufferId to) {
     Instr instr{.kind = InstrKind::kCopy};
-    instr.reads = {bytes(from, 1000)};
-    instr.writes = {bytes(to, 1000)};
+    instr.reads = {first_bytes(from, 1000)};
+    instr.writes = {first_bytes(to, 1000)};
     return priced.time_of(instr);
   };
   CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, times 2
@@ -78,11 +78,11 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
   CHECK(copy(1, 2) == 3 * 1000 * kMicrosecond);  // 1 MB/s
 
   Instr clear{.kind = InstrKind::kClear};
-  clear.writes = {bytes(0, 1000)};
+  clear.writes = {first_bytes(0, 1000)};
   CHECK(priced.time_of(clear) == 2 * kMicrosecond);
   Instr norm{.kind = InstrKind::kGradientNorm};
-  norm.reads = {bytes(0, 1000)};
-  norm.writes = {bytes(0, 8)};
+  norm.reads = {first_bytes(0, 1000)};
+  norm.writes = {first_bytes(0, 8)};
   CHECK(priced.time_of(norm) == 2 * kMicrosecond);
 }
 
@@ -90,14 +90,14 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
   PricedProgram priced;
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Communication{.group = 0};
-  sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
+  sum.reads = sum.writes = {first_bytes(0, 1000), first_bytes(0, 2000)};
   // Each of the two calls takes 6 latencies and 1.5 times its bytes.
   CHECK(priced.time_of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
   CHECK(priced.time_of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};
   gather.detail = Communication{.group = 0};
-  gather.reads = {bytes(0, 250)};
-  gather.writes = {bytes(0, 1000)};
+  gather.reads = {first_bytes(0, 250)};
+  gather.writes = {first_bytes(0, 1000)};
   CHECK(priced.time_of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes
 }
 
@@ -108,17 +108,17 @@ TEST_CASE(
   priced.machine.host_memory_bandwidth = 0;
   priced.machine.disk_read_bandwidth = 0;
   Instr copy{.kind = InstrKind::kCopy};
-  copy.reads = {bytes(0, 1000)};
-  copy.writes = {bytes(1, 1000)};
+  copy.reads = {first_bytes(0, 1000)};
+  copy.writes = {first_bytes(1, 1000)};
   CHECK_THROWS_WITH(priced.time_of(copy),
                     Catch::Contains("has no links.host, the link between a GPU and main memory"));
   copy.reads[0].buffer = 2;
   CHECK_THROWS_WITH(priced.time_of(copy), Catch::Contains("has no rates of a disk"));
   Instr clear{.kind = InstrKind::kClear};
-  clear.writes = {bytes(1, 1000)};
+  clear.writes = {first_bytes(1, 1000)};
   CHECK_THROWS_WITH(priced.time_of(clear),
                     Catch::Contains("has no host_memory, in which clear runs"));
-  clear.writes = {bytes(0, int64_t{1} << 60)};
+  clear.writes = {first_bytes(0, int64_t{1} << 60)};
   CHECK_THROWS_WITH(priced.time_of(clear), Catch::Contains("would take 2.31e+09 s"));
 }
 
@@ -133,7 +133,7 @@ Config config_on(DeviceKind device, int tensor, int data) {
   return config;
 }
 
-StepTime predicted(const Config& config, const Machine& machine, const RunConditions& conditions) {
+StepTime predict(const Config& config, const Machine& machine, const RunConditions& conditions) {
   const ModelConfig model = small_config(2, false);
   const StepPlan own = plan_steps(config, model, 0);
   const RankClassPlans all(config, model, 0, own);
@@ -146,8 +146,8 @@ TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of ran
   const Config config = config_on(DeviceKind::kCuda, 2, 3);
   // There are six ranks. On nodes of three, ranks 2 and 3 are on different nodes; on nodes of two,
   // no pair is split.
-  const double apart = predicted(config, machine, {.nodes = 2}).seconds;
-  const double together = predicted(config, machine, {.nodes = 3}).seconds;
+  const double apart = predict(config, machine, {.nodes = 2}).seconds;
+  const double together = predict(config, machine, {.nodes = 3}).seconds;
   // Two blocks have at least four exchanges each in each direction, with a latency of 1 s.
   CHECK(apart > together + 8);
 }
@@ -158,32 +158,32 @@ TEST_CASE("recompute of whole layers adds the collective that backward does not 
       10;  // every all-reduce of two ranks takes 20 s, all else far less
   Config config = config_on(DeviceKind::kCuda, 2, 1);
   config.parallel.sequence = false;
-  const double kept = predicted(config, machine, {}).seconds;
+  const double kept = predict(config, machine, {}).seconds;
   config.recompute.policy = RecomputeLevel::kFull;
   // Each of two blocks has two all-reduces in forward. Backward reads the result of the first one
   // only.
-  CHECK(predicted(config, machine, {}).seconds - kept == Approx(2 * 20).margin(1));
+  CHECK(predict(config, machine, {}).seconds - kept == Approx(2 * 20).margin(1));
   machine.recomputes_whole_layers = true;
-  CHECK(predicted(config, machine, {}).seconds - kept == Approx(4 * 20).margin(1));
+  CHECK(predict(config, machine, {}).seconds - kept == Approx(4 * 20).margin(1));
   // A block's backward begins with a collective under sequence parallelism.
   Config split = config;
   split.parallel.sequence = true;
-  const double whole = predicted(split, machine, {}).seconds;
+  const double whole = predict(split, machine, {}).seconds;
   machine.recomputes_whole_layers = false;
-  CHECK(whole - predicted(split, machine, {}).seconds > 10);
+  CHECK(whole - predict(split, machine, {}).seconds > 10);
   machine.recomputes_whole_layers = true;
   config.recompute.policy = RecomputeLevel::kSelective;
-  const double selective = predicted(config, machine, {}).seconds;
+  const double selective = predict(config, machine, {}).seconds;
   machine.recomputes_whole_layers = false;
-  CHECK(predicted(config, machine, {}).seconds == selective);
+  CHECK(predict(config, machine, {}).seconds == selective);
 }
 
 TEST_CASE("the device, the number of GPUs and of threads are those of the machine") {
   const Machine gpus = parse_machine("gpus.yaml", kGpus);
   CHECK_THROWS_WITH(
-      predicted(config_on(DeviceKind::kCpu, 1, 2), gpus, {}),
+      predict(config_on(DeviceKind::kCpu, 1, 2), gpus, {}),
       Catch::Contains("the run computes on CPUs, but the machine gpus is one of GPUs"));
-  CHECK_THROWS_WITH(predicted(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
+  CHECK_THROWS_WITH(predict(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
                     Catch::Contains("4 ranks do not fit on 1 node of 3 GPUs"));
   Machine cores = gpus;
   cores.has_gpus = false;
@@ -192,17 +192,17 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
   cores.rates[0].threads = 2;
   const Config config = config_on(DeviceKind::kCpu, 1, 2);
   CHECK_THROWS_WITH(
-      predicted(config, cores, {.nodes = 1, .threads = 3}),
+      predict(config, cores, {.nodes = 1, .threads = 3}),
       Catch::Contains(
           "threads is 3, but the machine gpus was measured with 2 per rank for 2 ranks"));
-  const StepTime time = predicted(config, cores, {.nodes = 1, .threads = 2});
+  const StepTime time = predict(config, cores, {.nodes = 1, .threads = 2});
   CHECK(time.matmul_flop_rate == 2e9);
   CHECK(time.seconds >= time.layer_seconds + time.update_seconds + time.other_seconds);
   // Eight ranks with two threads each share four cores, so at most two ranks compute at once.
-  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).matmul_flop_rate == 2e9);
+  CHECK(predict(config_on(DeviceKind::kCpu, 1, 8), cores, {}).matmul_flop_rate == 2e9);
   // A rank computes as fast as with two ranks whenever it has cores, and three other pairs have
   // their turns in between.
-  const StepTime eight = predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {});
+  const StepTime eight = predict(config_on(DeviceKind::kCpu, 1, 8), cores, {});
   CHECK(eight.layer_seconds == Approx(time.layer_seconds).epsilon(0.2));
   CHECK(eight.seconds > 4 * time.layer_seconds);
 }

@@ -25,14 +25,14 @@ namespace {
 using namespace testing;
 
 /// Returns the times of a single rank, where instruction i costs costs[i].
-RankWalkTimes timed(const Program& program, const std::vector<InstrCost>& costs, int cores) {
-  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+RankWalkTimes time_rank(const Program& program, const std::vector<InstrCost>& costs, int cores) {
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
-  return timed_walk(world, schedules, {1, cores},
-                    [&](int32_t, const Instr& instr) {
-                      return costs[static_cast<size_t>(&instr - program.instrs.data())];
-                    })
+  return run_timed_walk(world, schedules, {1, cores},
+                        [&](int32_t, const Instr& instr) {
+                          return costs[static_cast<size_t>(&instr - program.instrs.data())];
+                        })
       .front();
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("lanes run at the same time, and an instruction begins when its waits 
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
-  const RankWalkTimes time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
+  const RankWalkTimes time = time_rank(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
   // Compute is idle from 40, when its second instruction is done, to 110.
@@ -54,7 +54,7 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
-  const RankWalkTimes time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
+  const RankWalkTimes time = time_rank(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 95);
   CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 60);
   REQUIRE(time.idle_by_lane.size() > static_cast<size_t>(Lane::kToHost));
@@ -65,31 +65,32 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
 TEST_CASE("threads that want the same cores share them") {
   const Program program = program_of_touches(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
-  CHECK(timed(program, {{100, 1}, {40, 1}}, 2).end == 100);
+  CHECK(time_rank(program, {{100, 1}, {40, 1}}, 2).end == 100);
   // On one core both run at half speed until the shorter one is done at 80; then 60 of the
   // other are left.
-  CHECK(timed(program, {{100, 1}, {40, 1}}, 1).end == 140);
+  CHECK(time_rank(program, {{100, 1}, {40, 1}}, 1).end == 140);
   // Three threads share two cores until 60, then two threads need 100 - 40 more.
-  CHECK(timed(program, {{100, 2}, {40, 1}}, 2).end == 120);
+  CHECK(time_rank(program, {{100, 2}, {40, 1}}, 2).end == 120);
   // A disk request uses no core.
-  CHECK(timed(program, {{100, 1}, {40, 0}}, 1).end == 100);
+  CHECK(time_rank(program, {{100, 1}, {40, 0}}, 1).end == 100);
 }
 
 constexpr Picoseconds kMillisecond = 1'000'000'000;
 
 /// Returns the times of two ranks of a node with one core, whose programs are equal.
-std::vector<RankWalkTimes> timed_pair(const Program& program, const std::vector<InstrCost>& costs) {
-  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+std::vector<RankWalkTimes> time_rank_pair(const Program& program,
+                                          const std::vector<InstrCost>& costs) {
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};
   const World world = world_of(ranks);
-  return timed_walk(world, schedules, {2, 1}, [&](int32_t, const Instr& instr) {
+  return run_timed_walk(world, schedules, {2, 1}, [&](int32_t, const Instr& instr) {
     return costs[static_cast<size_t>(&instr - program.instrs.data())];
   });
 }
 
 TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
-  const std::vector<RankWalkTimes> times = timed_pair(program, {{10 * kMillisecond, 1}});
+  const std::vector<RankWalkTimes> times = time_rank_pair(program, {{10 * kMillisecond, 1}});
   // Rank 0 runs from 0 to 4, from 8 to 12 and from 16 to 18; rank 1 in between and to the end.
   CHECK(times[0].end == 18 * kMillisecond);
   CHECK(times[1].end == 20 * kMillisecond);
@@ -100,7 +101,7 @@ TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each")
 TEST_CASE("a step of hours needs few time slices") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
   const Picoseconds hours = 10'000'000 * kMillisecond;
-  const std::vector<RankWalkTimes> times = timed_pair(program, {{hours, 1}});
+  const std::vector<RankWalkTimes> times = time_rank_pair(program, {{hours, 1}});
   CHECK(times[1].end == 2 * hours);
   CHECK(times[0].end > 3 * hours / 2);
 }
@@ -110,8 +111,8 @@ TEST_CASE("a rank that waits gives its core away, and gets it back after the oth
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kCompute, .buffer = 2, .waits = {1}}});
-  const std::vector<RankWalkTimes> times =
-      timed_pair(program, {{3 * kMillisecond, 1}, {1 * kMillisecond, 0}, {2 * kMillisecond, 1}});
+  const std::vector<RankWalkTimes> times = time_rank_pair(
+      program, {{3 * kMillisecond, 1}, {1 * kMillisecond, 0}, {2 * kMillisecond, 1}});
   // Rank 0 computes from 0 to 3, copies until 4, and computes from 6 to 8: rank 1 has the core from
   // 3 to 6. Rank 1 copies until 7 and computes from 8 to 10.
   CHECK(times[0].end == 8 * kMillisecond);
@@ -128,7 +129,7 @@ TEST_CASE("instructions that follow each other at once keep their core within a 
   const Program program = program_of_touches(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kCompute, .buffer = 1}});
   const std::vector<RankWalkTimes> times =
-      timed_pair(program, {{1 * kMillisecond, 1}, {2 * kMillisecond, 1}});
+      time_rank_pair(program, {{1 * kMillisecond, 1}, {2 * kMillisecond, 1}});
   CHECK(times[0].end == 3 * kMillisecond);
   CHECK(times[1].end == 6 * kMillisecond);
 }
@@ -147,19 +148,19 @@ Config pipeline_config(PipelineSchedule schedule, int stages, int64_t micro_batc
 
 /// Walks the pipeline with blocks that take 1000 forward and 2000 backward (1000 for each of the
 /// two kinds of gradients), and nothing else that takes time.
-Picoseconds walked(const Config& config, const ModelConfig& model) {
+Picoseconds time_pipeline(const Config& config, const ModelConfig& model) {
   const StepPlan own = plan_steps(config, model, 0);
   const RankClassPlans all(config, model, 0, own);
   std::vector<const Program*> programs;
   std::vector<LaneSchedule> schedules;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     programs.push_back(&all.plan(c).train.program);
-    schedules.push_back(lane_schedule(*programs.back()));
+    schedules.push_back(make_lane_schedule(*programs.back()));
   }
   const World world = world_of(all.classes(), programs, own.options.state);
   const auto blocks = static_cast<int32_t>(model.layers);
   const std::vector<RankWalkTimes> times =
-      timed_walk(world, schedules, {1, 1}, [&](int32_t, const Instr& instr) {
+      run_timed_walk(world, schedules, {1, 1}, [&](int32_t, const Instr& instr) {
         const bool is_block = instr.layer >= 1 && instr.layer <= blocks;
         if (!is_block) return InstrCost{};
         switch (instr.kind) {
@@ -194,8 +195,8 @@ TEST_CASE("pipelines take what their schedules' timelines say, to the picosecond
         const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages), {f, 2 * f, f, f});
         const double expected =
             simulate_timeline(lists, traits_of(pipeline_schedule(config)).placement, parts)
-                .makespan;
-        CHECK(static_cast<double>(walked(config, model)) == expected);
+                .makespan_seconds;
+        CHECK(static_cast<double>(time_pipeline(config, model)) == expected);
         // Narayanan et al. 2019: the idle time is that of forward and backward of stages - 1
         // micro-batches.
         if (name == PipelineSchedule::k1F1B)
@@ -213,7 +214,7 @@ struct CostedWorld {
   CostedWorld(const RankClasses& classes, const std::vector<const Program*>& programs,
               const StateOptions& state)
       : world(world_of(classes, programs, state)), slowness(programs.size(), 1) {
-    for (const Program* program : programs) schedules.push_back(lane_schedule(*program));
+    for (const Program* program : programs) schedules.push_back(make_lane_schedule(*program));
   }
 
   void slow_down(size_t rank, int64_t times) {
@@ -227,7 +228,7 @@ struct CostedWorld {
   /// Walks `ranks`: this world, or one that was folded from it. The cost of an instruction depends
   /// on its position in the program, that of an exchange on the number of members.
   std::vector<RankWalkTimes> walk(const World& ranks) const {
-    return timed_walk(ranks, schedules, {1, 1}, [this](int32_t program, const Instr& instr) {
+    return run_timed_walk(ranks, schedules, {1, 1}, [this](int32_t program, const Instr& instr) {
       const Program& of = *world.programs[static_cast<size_t>(program)];
       if (instr.communicates()) return InstrCost{100 * of.place_in_group(instr.group()).count, 0};
       const int64_t place = &instr - of.instrs.data(), length = std::ssize(of.instrs);
@@ -287,7 +288,7 @@ TEST_CASE("a rank that stands for equal ranks has the times of each of them, to 
             for (int32_t c = 0; c < plans.classes().count(); ++c)
               programs.push_back(&plans.plan(c).train.program);
             const CostedWorld costed(plans.classes(), programs, plans.plan(0).options.state);
-            const auto folded = folded_world(costed.world, program_numbers(programs.size()));
+            const auto folded = fold_world(costed.world, program_numbers(programs.size()));
             if (!folded) continue;
             ++compared;
             fewer += folded->ranks.size() < costed.world.ranks.size() ? 1 : 0;
@@ -299,15 +300,15 @@ TEST_CASE("a rank that stands for equal ranks has the times of each of them, to 
 
 TEST_CASE("random meshes take the same times folded, to the picosecond, also with a slow rank") {
   std::mt19937_64 random(sweep_seed(20261129));
-  const int wanted = sweep_draws(40);
+  const int rounds = sweep_draws(40);
   int compared = 0, fewer = 0, slowed = 0, noticed = 0;
-  while (compared < wanted) {
+  while (compared < rounds) {
     const StepCase step_case =
         random() % 2 == 0 ? random_step_case(random) : random_pipeline_case(random);
     INFO(step_case.text());
     const StateOptions state = step_case.options_of_rank(0).state;
     const RankClasses classes =
-        rank_classes(step_case.built.model, step_case.built.partition, state);
+        find_rank_classes(step_case.built.model, step_case.built.partition, state);
     std::vector<StepProgram> steps;
     std::vector<const Program*> programs;
     for (const int rank : classes.lowest_ranks) steps.push_back(step_case.step(rank));
@@ -320,7 +321,7 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
       forgetful.push_back(costed.world.ranks[slow].program);
       costed.slow_down(slow, 3);
     }
-    const auto folded = folded_world(costed.world, program_numbers(costed.schedules.size()));
+    const auto folded = fold_world(costed.world, program_numbers(costed.schedules.size()));
     if (!folded) continue;
     const std::vector<RankWalkTimes> all = costed.walk(costed.world);
     require_same_times(*folded, costed.walk(*folded), all);
@@ -329,11 +330,11 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
     fewer += folded->ranks.size() < costed.world.ranks.size() ? 1 : 0;
     // A fold that takes the slow rank for one of the others must give other times, unless the slow
     // rank is the one that stands for them.
-    if (const auto wrong = folded_world(costed.world, forgetful); has_slow && wrong)
+    if (const auto wrong = fold_world(costed.world, forgetful); has_slow && wrong)
       noticed += last_end(costed.walk(*wrong)) != last_end(all) ? 1 : 0;
   }
-  CHECK(fewer > wanted / 4);
-  CHECK(slowed > wanted / 4);
+  CHECK(fewer > rounds / 4);
+  CHECK(slowed > rounds / 4);
   CHECK(noticed > 0);
 }
 

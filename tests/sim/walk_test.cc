@@ -14,13 +14,13 @@ using namespace testing;
 const RankGroup kLow{"low", {0, 1}};
 const RankGroup kHigh{"high", {1, 2}};
 
-/// An all-reduce of `bytes` bytes over a group; sums() makes a program of several, one after
+/// An all-reduce of `bytes` bytes over a group; sum_program() makes a program of several, one after
 /// another.
 struct Sum {
   RankGroup group;
   int64_t bytes = 8;
 };
-Program sums(int rank, const std::vector<Sum>& list) {
+Program sum_program(int rank, const std::vector<Sum>& list) {
   Program program;
   program.buffers.push_back(
       {.name = "values", .bytes = 64, .persistent_kind = PersistentKind::kParameters});
@@ -40,10 +40,10 @@ Program sums(int rank, const std::vector<Sum>& list) {
   return program;
 }
 
-std::string walked(const std::vector<std::vector<Sum>>& lists) {
+std::string walk_sums(const std::vector<std::vector<Sum>>& lists) {
   std::vector<Program> programs;
   for (const std::vector<Sum>& list : lists)
-    programs.push_back(sums(static_cast<int>(programs.size()), list));
+    programs.push_back(sum_program(static_cast<int>(programs.size()), list));
   std::vector<RankProgram> ranks;
   for (const Program& program : programs)
     ranks.push_back({static_cast<int>(ranks.size()), &program});
@@ -54,23 +54,24 @@ const Sum kInLow{kLow};
 const Sum kInHigh{kHigh};
 
 TEST_CASE("ranks reach the end if each collective finds its members, however groups alternate") {
-  CHECK(walked({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
+  CHECK(walk_sums({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
   // Rank 0 has two in a row, rank 1 does not.
-  CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");
-  CHECK(walked({{kInLow, kInLow}, {kInHigh, kInLow, kInLow, kInHigh}, {kInHigh, kInHigh}}) == "");
+  CHECK(walk_sums({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");
+  CHECK(walk_sums({{kInLow, kInLow}, {kInHigh, kInLow, kInLow, kInHigh}, {kInHigh, kInHigh}}) ==
+        "");
 }
 
 TEST_CASE("a collective whose member never arrives is named, with the rank that it waits for") {
-  CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh}, {kInHigh}}) ==
+  CHECK(walk_sums({{kInLow, kInLow}, {kInLow, kInHigh}, {kInHigh}}) ==
         "rank 0 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over low@0 and "
         "waits for rank 1, which has no further collective");
-  CHECK(walked({{kInLow}, {kInHigh, kInLow}, {}}) ==
+  CHECK(walk_sums({{kInLow}, {kInHigh, kInLow}, {}}) ==
         "rank 1 enters instruction 0 (all_reduce) with 8 bytes of values as F32 over high@1 and "
         "waits for rank 2, which has no further collective");
 }
 
 TEST_CASE("members that enter a collective with different sizes are named, the lower rank first") {
-  CHECK(walked({{kInLow, {kLow, 16}}, {kInLow, kInLow}, {}}) ==
+  CHECK(walk_sums({{kInLow, {kLow, 16}}, {kInLow, kInLow}, {}}) ==
         "collective 1: rank 0 enters instruction 1 (all_reduce) with 16 bytes of values as F32 "
         "over low@0, rank 1 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over "
         "low@0");
@@ -91,11 +92,11 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
 
 /// Walks the programs of all ranks of the mesh, where replica r has its part at offset r * `moved`.
 /// Returns the fault, or "".
-std::string walked_replicas(const PerAxis& sizes, int64_t moved) {
+std::string walk_replicas(const PerAxis& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).data_replicate * moved));
+    programs.push_back(sums_part(mesh, rank, mesh.coordinates_of(rank).data_replicate * moved));
   std::vector<RankProgram> ranks;
   for (const Program& program : programs)
     ranks.push_back({static_cast<int>(ranks.size()), &program});
@@ -105,12 +106,12 @@ std::string walked_replicas(const PerAxis& sizes, int64_t moved) {
 TEST_CASE(
     "replicas must sum at equal offsets, except for parts of a state that ranks share, along "
     "whatever axes") {
-  CHECK(walked_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
-                        0) == "");
-  CHECK(walked_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
-                        8) != "");
+  CHECK(walk_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
+                      0) == "");
+  CHECK(walk_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
+                      8) != "");
   for (const auto& [shards, context] : {std::pair(2, 1), std::pair(2, 2), std::pair(1, 2)})
-    CHECK(walked_replicas(
+    CHECK(walk_replicas(
               {.pipeline = 1, .data_replicate = 2, .data = shards, .context = context, .tensor = 1},
               8) == "");
 }
@@ -151,7 +152,7 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
                                               {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                               {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
                                               {.lane = Lane::kCompute, .buffer = 3}});
-  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -185,7 +186,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
                                               {.lane = Lane::kToHost, .buffer = 1},
                                               {.lane = Lane::kDisk, .buffer = 2},
                                               {.lane = Lane::kCompute, .buffer = 3, .waits = {0}}});
-  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -207,7 +208,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
 
 TEST_CASE("the members of a lane head can still be read after another instruction has ended") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
-  const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -228,7 +229,7 @@ TEST_CASE(
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   const auto walk_to = [&](bool finite, size_t steps) {
-    const std::vector<LaneSchedule> schedules{lane_schedule(program)};
+    const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
     Walk walk(world, schedules);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);

@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing;
 
-Machine gpus(int devices) {
+Machine gpu_machine(int devices) {
   return parse_machine("gpus.yaml", cat("machine: gpus\ndevice: gpu\ndevices: ", devices, R"(
 rates:
   - memory: 1 GB/s
@@ -46,8 +46,8 @@ Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_ba
   return config;
 }
 
-StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
-                   const RunConditions& conditions) {
+StepTime predict(const Config& config, const ModelConfig& model, const Machine& machine,
+                 const RunConditions& conditions) {
   const StepPlan own = plan_steps(config, model, 0);
   return predict_step(RankClassPlans(config, model, 0, own), machine, conditions);
 }
@@ -62,18 +62,18 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
           const int ranks = data * tensor * pipeline;
           if (ranks == 1 || (pipeline > 1 && stage > 1)) continue;
           const Config config = config_of(data, tensor, pipeline, stage, 3);
-          const Machine machine = gpus(ranks / 2);
+          const Machine machine = gpu_machine(ranks / 2);
           const StepPlan own = plan_steps(config, model, 0);
           const RankClassPlans all(config, model, 0, own);
           for (const int64_t slow : {ranks - 1, ranks / 2}) {
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);
-            const RunConditions folded{.nodes = 2, .slow = {{slow, 1.7}}};
+            const RunConditions folded{.nodes = 2, .slow_ranks = {{slow, 1.7}}};
             // The factors are so close to 1 that no picosecond changes, but all different, so no
             // two ranks can be folded.
             RunConditions apart = folded;
             for (int rank = 0; rank < ranks; ++rank)
-              if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
+              if (rank != slow) apart.slow_ranks.push_back({rank, 1 + rank * DBL_EPSILON});
             const StepTime one = predict_step(all, machine, folded);
             const StepTime each = predict_step(all, machine, apart);
             CHECK(one.seconds == each.seconds);
@@ -93,12 +93,12 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
 
 TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its own stage alone") {
   ModelConfig model = small_config(8, false);
-  Machine machine = gpus(2);
+  Machine machine = gpu_machine(2);
   machine.intra_node_link = {1e-9, 1e15};
   constexpr double kTimes = 2;
   const auto slower = [&](const Config& config) {
-    return predicted(config, model, machine, {.nodes = 1, .slow = {{1, kTimes}}}).seconds /
-           predicted(config, model, machine, {.nodes = 1}).seconds;
+    return predict(config, model, machine, {.nodes = 1, .slow_ranks = {{1, kTimes}}}).seconds /
+           predict(config, model, machine, {.nodes = 1}).seconds;
   };
   constexpr int64_t kMicroBatches = 4;
   // The times are not exactly twice as long, because rank 0 counts some norms alone.
@@ -109,15 +109,15 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
   CHECK(pipeline < 0.98 * kTimes);
   CHECK(pipeline == Approx((kMicroBatches * kTimes + 1) / (kMicroBatches + 1)).epsilon(0.1));
   // The slow stage waits less for the other stage than that one waits for it.
-  const StepTime time = predicted(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
-                                  {.nodes = 1, .slow = {{1, kTimes}}});
+  const StepTime time = predict(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
+                                {.nodes = 1, .slow_ranks = {{1, kTimes}}});
   REQUIRE(time.stage_wait_seconds.size() == 2);
   CHECK(time.stage_wait_seconds[1] < time.stage_wait_seconds[0]);
 }
 
 TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") {
   const ModelConfig model = small_config(2, false);
-  const StepTime time = predicted(config_of(2, 2, 1, 1, 2), model, gpus(2), {.nodes = 2});
+  const StepTime time = predict(config_of(2, 2, 1, 1, 2), model, gpu_machine(2), {.nodes = 2});
   double sum = 0;
   std::vector<std::string> axes;
   for (const GroupIdle& wait : time.idle_by_lane.groups) {
@@ -170,12 +170,12 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
                     Catch::Contains("--slow rank=4:2: the run has 4 ranks, counted from 0"));
   CHECK_NOTHROW(check_slow_ranks_exist({{3, 2}}, 4));
 
-  Machine machine = gpus(2);
+  Machine machine = gpu_machine(2);
   set_network_bandwidth("200Gb/s", 2, machine);
   CHECK(machine.inter_node_link.bandwidth == Approx(25e9));
   set_network_bandwidth("5 GB/s", 2, machine);
   CHECK(machine.inter_node_link.bandwidth == Approx(5e9));
-  CHECK(machine.inter_node_link.latency_seconds == gpus(2).inter_node_link.latency_seconds);
+  CHECK(machine.inter_node_link.latency_seconds == gpu_machine(2).inter_node_link.latency_seconds);
   CHECK(what_if_text({{5, 1.3}}, machine, true) ==
         "rank 5 takes 1.3 times as long, the network has 5 GB/s");
   CHECK_THROWS_WITH(set_network_bandwidth("5 furlongs", 2, machine),
@@ -191,7 +191,7 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
 
 TEST_CASE("a run's hours, price and utilization follow from its step") {
   const ModelConfig model = small_config(4, false);
-  Machine machine = gpus(4);
+  Machine machine = gpu_machine(4);
   machine.price = {2.5, "USD"};
   machine.disk_read_bandwidth = machine.disk_write_bandwidth = 1e3;
   Config config = config_of(4, 1, 1, 1, 2);

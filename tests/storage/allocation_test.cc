@@ -12,7 +12,7 @@
 namespace {
 thread_local int64_t allocations = 0;
 
-void* counted(size_t bytes) {
+void* allocate_counted(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
@@ -20,10 +20,10 @@ void* counted(size_t bytes) {
 }  // namespace
 
 void* operator new(size_t bytes) {
-  return counted(bytes);
+  return allocate_counted(bytes);
 }
 void* operator new[](size_t bytes) {
-  return counted(bytes);
+  return allocate_counted(bytes);
 }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return std::malloc(bytes);
@@ -56,7 +56,7 @@ class WithoutRing : public testing::FaultStorage {
 };
 
 /// Makes eight requests at a time, each with its part of the memory and of the file.
-void some_requests(SwapFile& file, testing::AlignedBytes& data) {
+void make_requests(SwapFile& file, testing::AlignedBytes& data) {
   constexpr int64_t kPart = int64_t{1} << 20;
   SwapFile::Ticket tickets[8];
   for (int64_t i = 0; i < 8; ++i) {
@@ -79,10 +79,10 @@ TEST_CASE("swap requests after the first ones allocate nothing") {
       threads ? storage : machine_storage());
   start_log({});
   testing::AlignedBytes data(8 << 20);
-  some_requests(file, data);
+  make_requests(file, data);
   REQUIRE(allocations > 0);
   const int64_t start = allocations;
-  for (int i = 0; i < 5; ++i) some_requests(file, data);
+  for (int i = 0; i < 5; ++i) make_requests(file, data);
   const int64_t made = allocations - start;
   REQUIRE(made == 0);
 }

@@ -32,10 +32,10 @@ class FaultQueue : public BlockQueue {
   }
 
   size_t reap(std::span<BlockResult> results, double seconds) override {
-    if (storage_.stall > 0) {
-      const double passed = std::min(seconds, storage_.stall);
-      storage_.stall -= passed;
-      storage_.clock += passed;
+    if (storage_.stall_seconds > 0) {
+      const double passed = std::min(seconds, storage_.stall_seconds);
+      storage_.stall_seconds -= passed;
+      storage_.clock_seconds += passed;
       return 0;
     }
     size_t count = 0;
@@ -102,7 +102,7 @@ int FaultStorage::use_page_cache(int fd) {
   return page_cache_status != 0 ? page_cache_status : machine_storage().use_page_cache(fd);
 }
 int64_t FaultStorage::free_bytes(const std::string& folder) {
-  return free >= 0 ? free : machine_storage().free_bytes(folder);
+  return reported_free_bytes >= 0 ? reported_free_bytes : machine_storage().free_bytes(folder);
 }
 QueueOrErrno FaultStorage::open_ring(int fd, int depth, bool single_submit) {
   if (ring_errno != 0) return {nullptr, ring_errno};
@@ -115,11 +115,11 @@ std::unique_ptr<BlockQueue> FaultStorage::open_threads(int fd, int depth) {
 }
 void FaultStorage::sleep(double seconds) {
   ++sleeps;
-  clock += seconds;
+  clock_seconds += seconds;
 }
 
 AlignedBytes::AlignedBytes(int64_t bytes) : bytes_(bytes) {
-  const auto all = static_cast<size_t>(swap_align(bytes) + kSwapAlignment);
+  const auto all = static_cast<size_t>(round_up_to_sector(bytes) + kSwapAlignment);
   data_ = static_cast<char*>(std::aligned_alloc(kSwapAlignment, all));
   std::memset(data_, kMark, all);
 }
@@ -141,11 +141,11 @@ bool AlignedBytes::equals(const AlignedBytes& other) const {
 }
 
 bool AlignedBytes::end_is_unchanged() const {
-  return std::all_of(data_ + bytes_, data_ + swap_align(bytes_) + kSwapAlignment,
+  return std::all_of(data_ + bytes_, data_ + round_up_to_sector(bytes_) + kSwapAlignment,
                      [](char c) { return c == kMark; });
 }
 
-std::vector<std::string> lines_of(const std::function<void()>& body) {
+std::vector<std::string> capture_log_lines(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string file = folder / "log";
   start_log({.file = file, .to_stderr = false});

@@ -20,7 +20,7 @@ class FaultStorage : public StorageSystem {
   /// The errno with which the simulated kernel refuses io_uring; 0: it does not.
   int ring_errno = 0;
   /// The bytes that free_bytes() returns; if negative, the machine's free bytes.
-  int64_t free = -1;
+  int64_t reported_free_bytes = -1;
   bool claims_memory = false;
   /// Called for each block. A result of 0 performs the block; a negative errno makes it fail; a
   /// positive number reports as many moved bytes, and moves only their whole sectors; kNothing
@@ -28,9 +28,9 @@ class FaultStorage : public StorageSystem {
   static constexpr int64_t kNothing = INT64_MIN;
   std::function<int64_t(const IoBlock&)> fault;
   /// Seconds for which the disk does not respond.
-  double stall = 0;
+  double stall_seconds = 0;
   /// The simulated time, which only stalls and sleeps advance.
-  double clock = 1000;
+  double clock_seconds = 1000;
 
   std::vector<std::string> calls;  // the disk's blocks, as "write 4096@0"
   std::vector<size_t> batches;     // number of blocks per submit
@@ -46,7 +46,7 @@ class FaultStorage : public StorageSystem {
   bool is_in_memory(const std::string&) override { return claims_memory; }
   QueueOrErrno open_ring(int fd, int depth, bool single_submit) override;
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override;
-  double now() override { return clock; }
+  double now_seconds() override { return clock_seconds; }
   void sleep(double seconds) override;
 };
 
@@ -72,7 +72,7 @@ class AlignedBytes {
 };
 
 /// Returns the lines logged during `body`, each as "level message" with the level as one letter.
-std::vector<std::string> lines_of(const std::function<void()>& body);
+std::vector<std::string> capture_log_lines(const std::function<void()>& body);
 /// Returns "kernel refuses io_uring: ..." if this machine has none, else "".
 std::string ring_refusal();
 

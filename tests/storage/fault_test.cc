@@ -16,9 +16,9 @@ namespace ftrun {
 namespace {
 
 using testing::AlignedBytes;
+using testing::capture_log_lines;
 using testing::error_line_of;
 using testing::FaultStorage;
-using testing::lines_of;
 using testing::TemporaryFolder;
 using Lines = std::vector<std::string>;
 
@@ -40,14 +40,14 @@ struct FaultFixture {
   }
   std::string open_failure() {
     std::string text;
-    lines_of([&] { text = error_line_of([&] { SwapFile file(options, storage); }); });
+    capture_log_lines([&] { text = error_line_of([&] { SwapFile file(options, storage); }); });
     return text;
   }
   /// Returns the error that `body` throws when called with an open file, and the lines logged since
   /// the file was opened.
   std::string failure_with(const std::function<void(SwapFile&)>& body) {
     std::string text;
-    lines_of([&] {
+    capture_log_lines([&] {
       SwapFile file(options, storage);
       text = error_line_of([&] { body(file); });
     });
@@ -84,13 +84,13 @@ TEST_CASE("the error of a file that cannot be made names it") {
 
 TEST_CASE("a full disk is reported before the first step, with bytes wanted and free") {
   FaultFixture f;
-  f.storage.free = 512 << 10;
+  f.storage.reported_free_bytes = 512 << 10;
   const std::string full = "5: " + f.path +
                            ": reserving space failed: No space left on device "
                            "(1.00 MiB wanted, 512.00 KiB free)" +
                            kFullRemedy;
   REQUIRE(f.open_failure() == full);
-  f.storage.free = 2 << 20;  // was enough, until another rank took it
+  f.storage.reported_free_bytes = 2 << 20;  // was enough, until another rank took it
   f.storage.reserve_status = -ENOSPC;
   REQUIRE(f.open_failure() == "5: " + f.path +
                                   ": reserving space failed: No space left on device (1.00 MiB "
@@ -118,7 +118,7 @@ TEST_CASE("a limit of file sizes causes an error but does not end the process") 
   ::getrlimit(RLIMIT_FSIZE, &kept);
   const rlimit small{512 << 10, kept.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  f.storage.free = 2 << 20;
+  f.storage.reported_free_bytes = 2 << 20;
   const std::string text = f.open_failure();
   ::setrlimit(RLIMIT_FSIZE, &kept);
   REQUIRE(text == "5: " + f.path +
@@ -161,7 +161,7 @@ TEST_CASE("each feature that the machine lacks is logged as one notice") {
   FaultFixture f;
   f.storage.claims_memory = true;
   AlignedBytes data(100'000);
-  const Lines lines = lines_of([&] {
+  const Lines lines = capture_log_lines([&] {
     SwapFile file(f.options, f.storage);
     REQUIRE_FALSE(file.is_direct());
     REQUIRE_FALSE(file.uses_ring());
@@ -181,7 +181,7 @@ TEST_CASE("each feature that the machine lacks is logged as one notice") {
 TEST_CASE("a kernel without io_uring is reported as such") {
   FaultFixture f;
   f.storage.ring_errno = ENOSYS;
-  const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
+  const Lines lines = capture_log_lines([&] { SwapFile file(f.options, f.storage); });
   REQUIRE(lines.back() ==
           "I notice: this machine refuses io_uring (Function not implemented): 2 threads read and "
           "write the swap file instead");
@@ -190,8 +190,8 @@ TEST_CASE("a kernel without io_uring is reported as such") {
 TEST_CASE("a folder that had to be made is reported with the file system that it is on") {
   FaultFixture f;
   f.options.folder = f.folder / "new/folder";
-  f.storage.free = 3 << 20;
-  const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
+  f.storage.reported_free_bytes = 3 << 20;
+  const Lines lines = capture_log_lines([&] { SwapFile file(f.options, f.storage); });
   REQUIRE_THAT(lines.front(), Catch::Matches("I notice: nvme_path .*/new/folder did not exist: it "
                                              "was made on the file system of /[^ ]* \\(3.00 MiB "
                                              "free\\)"));
@@ -237,7 +237,7 @@ TEST_CASE("a disk that fills up during a write is reported with bytes") {
   FaultFixture f;
   AlignedBytes data(100);
   f.storage.fault = [&](const IoBlock&) {
-    f.storage.free = 0;
+    f.storage.reported_free_bytes = 0;
     return -ENOSPC;
   };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 100, 4096)); }) ==
@@ -285,14 +285,14 @@ TEST_CASE("a slow disk is reported once, with path and rate, and is no error") {
   AlignedBytes data(64 * 4096);
   int blocks = 0;
   f.storage.fault = [&](const IoBlock&) {
-    if (++blocks == 33) f.storage.stall = 60;  // after half of the bytes
+    if (++blocks == 33) f.storage.stall_seconds = 60;  // after half of the bytes
     return 0;
   };
-  const Lines lines = lines_of([&] {
+  const Lines lines = capture_log_lines([&] {
     SwapFile file(f.options, f.storage);
     file.wait(file.write(data.data(), data.size(), 0));
     REQUIRE(file.counters().wait_seconds == 60);
-    f.storage.stall = 100;
+    f.storage.stall_seconds = 100;
     file.wait(file.read(data.data(), data.size(), 0));
   });
   REQUIRE(lines.size() == 3);

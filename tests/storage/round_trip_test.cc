@@ -73,11 +73,11 @@ void random_round_trip(SwapFile& file, uint64_t seed) {
   std::vector<int64_t> offsets;
   for (int64_t offset = 0;;) {
     const auto bytes = static_cast<int64_t>(random() % 300'000);
-    if (offset + swap_align(bytes) > file.bytes()) break;
+    if (offset + round_up_to_sector(bytes) > file.bytes()) break;
     data.push_back(std::make_unique<AlignedBytes>(bytes));
     data.back()->fill(seed + data.size());
     offsets.push_back(offset);
-    offset += swap_align(bytes);
+    offset += round_up_to_sector(bytes);
   }
   REQUIRE(data.size() > 20);
   std::vector<size_t> order(data.size());
@@ -168,7 +168,7 @@ TEST_CASE("unwritten bytes are read as zeros, as is the rest of the last sector"
 TEST_CASE("a swap file counts its bytes and the time of waits") {
   Fixture fixture(kThreads);
   AlignedBytes data(5000);
-  fixture.storage.stall = 2.5;
+  fixture.storage.stall_seconds = 2.5;
   fixture.file->wait(fixture.file->write(data.data(), 5000, 0));
   fixture.file->wait(fixture.file->read(data.data(), 4999, 0));
   REQUIRE(fixture.file->counters().bytes_written == 5000);

@@ -17,7 +17,7 @@ constexpr int64_t kSector = 4096;
 TEST_CASE("without a second copy, all bytes are in the first region") {
   ShadowMap map(4 * kSector, 10 * kSector, -1);
   REQUIRE(map.write_offset(kSector, kSector) == 11 * kSector);
-  map.begin();
+  map.begin_snapshot();
   REQUIRE(map.write_offset(kSector, kSector) == 11 * kSector);
   REQUIRE(map.read_offset(kSector, 2 * kSector) == 11 * kSector);
 }
@@ -25,17 +25,17 @@ TEST_CASE("without a second copy, all bytes are in the first region") {
 TEST_CASE("saved bytes are not overwritten, and reads return the last bytes written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
   map.write_offset(0, 4 * kSector);
-  map.begin();
+  map.begin_snapshot();
   REQUIRE(map.read_offset(0, 2 * kSector) == 0);
   REQUIRE(map.write_offset(0, 2 * kSector) == 100 * kSector);
   REQUIRE(map.write_offset(0, 2 * kSector) == 100 * kSector);
   REQUIRE(map.read_offset(kSector, kSector) == 101 * kSector);
   REQUIRE(map.read_offset(2 * kSector, 2 * kSector) == 2 * kSector);
   REQUIRE(map.snapshot_offset(0, 4 * kSector) == 0);
-  map.end();
+  map.end_snapshot();
   REQUIRE(map.write_offset(0, kSector) == 100 * kSector);
   REQUIRE(map.write_offset(2 * kSector, kSector) == 2 * kSector);
-  map.begin();
+  map.begin_snapshot();
   REQUIRE(map.snapshot_offset(0, 2 * kSector) == 100 * kSector);
   REQUIRE(map.write_offset(0, 2 * kSector) == 0);
 }
@@ -43,14 +43,14 @@ TEST_CASE("saved bytes are not overwritten, and reads return the last bytes writ
 TEST_CASE("a range in both regions cannot be read at once, except sectors never written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
   map.write_offset(0, 2 * kSector);
-  map.begin();
+  map.begin_snapshot();
   map.write_offset(0, kSector);
   REQUIRE_THROWS_AS(map.read_offset(0, 2 * kSector), Error);
   map.write_offset(kSector, kSector);
   REQUIRE(map.read_offset(0, 4 * kSector) == 100 * kSector);
 }
 
-// The test's disk is a map of sectors; the reference is a copy made at begin().
+// The test's disk is a map of sectors; the reference is a copy made at begin_snapshot().
 TEST_CASE("random writes, reads and checkpoints give the results of a disk with full copies") {
   constexpr int64_t kStretch = 3;  // sectors per write
   constexpr int64_t kStretches = 7;
@@ -73,10 +73,10 @@ TEST_CASE("random writes, reads and checkpoints give the results of a disk with 
         case 0:
           has_snapshot = !has_snapshot;
           if (has_snapshot) {
-            map.begin();
+            map.begin_snapshot();
             kept = now;
           } else {
-            map.end();
+            map.end_snapshot();
           }
           break;
         case 1:

@@ -25,12 +25,12 @@ namespace {
 namespace fs = std::filesystem;
 
 using testing::await_that;
+using testing::capture_log;
 using testing::FakeJournal;
 using testing::FakeModel;
-using testing::logged;
 using testing::MemoryFolder;
-using testing::on_sessions;
 using testing::request_of;
+using testing::run_sessions;
 using testing::single_rank_session;
 using testing::ToyState;
 using Lines = std::vector<std::string>;
@@ -50,7 +50,7 @@ class GatedDisk : public testing::FaultFileSystem {
 };
 
 /// Returns a run that saves in the foreground every `steps` steps.
-Config saved_every(int64_t steps) {
+Config saving_every(int64_t steps) {
   Config config;
   config.train_batch_size = 4;
   config.checkpoint.every = steps;
@@ -59,7 +59,7 @@ Config saved_every(int64_t steps) {
   return config;
 }
 
-Config in_background(Config config = saved_every(1)) {
+Config with_background_saves(Config config = saving_every(1)) {
   config.checkpoint.background = true;
   return config;
 }
@@ -80,7 +80,7 @@ struct SavingRun {
         request(request_of(among ? among->rank() : 0, among ? among->world_size() : 1, config)),
         progress(config) {
     request.config.output_dir = folder + "/run";
-    request.resume.is_wanted = resumes;
+    request.resume.is_requested = resumes;
     if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
     model.emplace(request.launch.world_size, request.launch.rank);
@@ -159,7 +159,7 @@ struct SavingRun {
     return manifest.counters.at(name);
   }
   std::optional<int64_t> best_on_disk() {
-    const auto best = read_best(*disk, root);
+    const auto best = read_best_record(*disk, root);
     return best ? std::optional(best->step) : std::nullopt;
   }
 
@@ -190,7 +190,7 @@ TEST_CASE(
     "the state is saved at each step at which a checkpoint is due, and reported once it is in "
     "place") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(2));
+  SavingRun run(folder.path(), saving_every(2));
   run.journal.on_print = [&](const std::string&) {
     CHECK(fs::exists(run.folder_of(run.progress.step) + "/checkpoint.json"));
     CHECK(fs::exists(run.root + "/latest"));
@@ -214,12 +214,12 @@ TEST_CASE(
 
 TEST_CASE("as many checkpoints are kept as the config says, and additionally the best one") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(1));
+  SavingRun run(folder.path(), saving_every(1));
   for (int i = 0; i < 5; ++i) run.step();
   CHECK(run.steps() == StepNumbers{4, 5});
 
   const MemoryFolder other;
-  SavingRun best(other.path(), with_best(saved_every(1)));
+  SavingRun best(other.path(), with_best(saving_every(1)));
   for (const double loss : {3.0, 1.0, 2.0, 2.0, 2.0}) {
     ++best.progress.step;
     best.evaluate(loss);
@@ -231,7 +231,7 @@ TEST_CASE("as many checkpoints are kept as the config says, and additionally the
 
 TEST_CASE("the best state is saved even if no checkpoint is due") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(0)));
+  SavingRun run(folder.path(), with_best(saving_every(0)));
   for (const double loss : {3.0, 4.0, 2.0}) {
     ++run.progress.step;
     run.evaluate(loss);
@@ -244,7 +244,7 @@ TEST_CASE("the best state is saved even if no checkpoint is due") {
 
 TEST_CASE("a checkpoint records what a run needs to continue from it") {
   const MemoryFolder folder;
-  Config config = saved_every(1);
+  Config config = saving_every(1);
   config.train.seed = 7;
   config.zero.stage = 2;
   SavingRun run(folder.path(), config);
@@ -270,7 +270,7 @@ TEST_CASE("a checkpoint records what a run needs to continue from it") {
 
 TEST_CASE("a save in the background holds the state as it was, and counts once it has ended") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), in_background(saved_every(2)));
+  SavingRun run(folder.path(), with_background_saves(saving_every(2)));
   run.step();
   CHECK(run.model->calls == Lines{});
   run.disk->open = false;
@@ -296,7 +296,7 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
 TEST_CASE(
     "a save that is due waits for the save in progress, and reports a pause longer than a copy") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), in_background());
+  SavingRun run(folder.path(), with_background_saves());
   run.disk->open = false;
   CHECK_FALSE(run.step());
   std::future<void> opener = std::async(std::launch::async, [&] {
@@ -321,7 +321,7 @@ TEST_CASE(
     "with checkpoint.if_busy: skip, a checkpoint that is due while another is written is skipped, "
     "except the best") {
   const MemoryFolder folder;
-  Config config = with_best(in_background());
+  Config config = with_best(with_background_saves());
   config.checkpoint.if_busy = BusySavePolicy::kSkip;
   SavingRun run(folder.path(), config);
   run.disk->open = false;
@@ -345,12 +345,12 @@ TEST_CASE(
 
 TEST_CASE("a save in the background has ended when all ranks report that theirs has") {
   const MemoryFolder folder;
-  Config config = in_background();
+  Config config = with_background_saves();
   config.checkpoint.if_busy = BusySavePolicy::kSkip;
   std::vector<Lines> printed(2);
   std::vector<StepNumbers> saved(2);
   GatedDisk disk(folder.path());
-  const Lines failures = on_sessions(2, config, [&](Session& session) {
+  const Lines failures = run_sessions(2, config, [&](Session& session) {
     SavingRun run(folder.path(), config, false, &session, &disk);
     RankFlags all, one;
     one.add(RankFlag::kSaveEnded);
@@ -374,7 +374,7 @@ TEST_CASE("a save in the background has ended when all ranks report that theirs 
 
 TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previous one") {
   const MemoryFolder folder;
-  Config config = saved_every(0);
+  Config config = saving_every(0);
   config.checkpoint.every_minutes = 2;
   SavingRun run(folder.path(), config);
   const auto is_due = [&] { return run.own_flags().count_of(RankFlag::kSaveDue) == 1; };
@@ -395,7 +395,7 @@ TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previo
 
 TEST_CASE("a skipped checkpoint by the clock is due again after the same time as a saved one") {
   const MemoryFolder folder;
-  Config config = in_background(saved_every(0));
+  Config config = with_background_saves(saving_every(0));
   config.checkpoint.every_minutes = 2;
   config.checkpoint.if_busy = BusySavePolicy::kSkip;
   SavingRun run(folder.path(), config);
@@ -416,11 +416,11 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
 
 TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
   const MemoryFolder folder;
-  Config config = saved_every(0);
+  Config config = saving_every(0);
   config.checkpoint.every_minutes = 2;
   std::vector<int64_t> due(2);
   GatedDisk disk(folder.path());
-  const Lines failures = on_sessions(2, config, [&](Session& session) {
+  const Lines failures = run_sessions(2, config, [&](Session& session) {
     SavingRun run(folder.path(), config, false, &session, &disk);
     run.time = 1000;
     const auto place = static_cast<size_t>(session.rank());
@@ -436,7 +436,7 @@ TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
 
 TEST_CASE("a failed background save ends neither training nor earlier checkpoints") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(in_background()));
+  SavingRun run(folder.path(), with_best(with_background_saves()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   ++run.progress.step;
   run.evaluate(1);
@@ -460,7 +460,7 @@ TEST_CASE("a failed background save ends neither training nor earlier checkpoint
 
 TEST_CASE("a best state whose save in the background failed is the best once it is saved") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(in_background()));
+  SavingRun run(folder.path(), with_best(with_background_saves()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   ++run.progress.step;
   run.evaluate(1);
@@ -475,7 +475,7 @@ TEST_CASE("a best state whose save in the background failed is the best once it 
 
 TEST_CASE("two failed background saves of better states in a row leave the best one saved") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(in_background(saved_every(100))));
+  SavingRun run(folder.path(), with_best(with_background_saves(saving_every(100))));
   const auto evaluate_and_save = [&](double loss) {
     ++run.progress.step;
     run.evaluate(loss);
@@ -501,7 +501,7 @@ TEST_CASE("two failed background saves of better states in a row leave the best 
 
 TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(1));
+  SavingRun run(folder.path(), saving_every(1));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   const std::string message = testing::require_error(ExitCode::kEnvironment, [&] { run.step(); });
   CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
@@ -513,7 +513,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
 
 TEST_CASE("a state that is saved already is not written again, but recorded if it is the best") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
+  SavingRun run(folder.path(), with_best(saving_every(1)));
   run.step();
   const int64_t calls = run.disk->calls();
   run.checkpointer->save(run.progress, "data");
@@ -524,14 +524,14 @@ TEST_CASE("a state that is saved already is not written again, but recorded if i
   CHECK(run.best_on_disk() == 1);
   CHECK(run.model->calls == Lines{"slices"});
   // The checkpoint is recorded once.
-  remove_best(*run.disk, run.root);
+  remove_best_record(*run.disk, run.root);
   run.checkpointer->save(run.progress, "data");
   CHECK_FALSE(run.best_on_disk());
 }
 
 TEST_CASE("the last save follows a background save of another step") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), in_background());
+  SavingRun run(folder.path(), with_background_saves());
   run.disk->open = false;
   run.step();
   ++run.progress.step;
@@ -545,7 +545,7 @@ TEST_CASE("the last save follows a background save of another step") {
 
 TEST_CASE("a run begins with the model's weights, and removes what a killed save left") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(1));
+  SavingRun run(folder.path(), saving_every(1));
   run.disk->make_folder(run.root + "/step-00000009.tmp-0123abcd");
   CHECK_FALSE(run.load());
   CHECK(run.model->calls == Lines{"first weights"});
@@ -554,7 +554,7 @@ TEST_CASE("a run begins with the model's weights, and removes what a killed save
 }
 
 /// Runs until it has saved after steps 2 and 4, with its record.
-void save_a_run(const std::string& folder, const Config& config = saved_every(2)) {
+void run_with_saves(const std::string& folder, const Config& config = saving_every(2)) {
   SavingRun run(folder, config, true);  // a resumable run has a record
   run.folder_writer->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
@@ -564,9 +564,9 @@ void save_a_run(const std::string& folder, const Config& config = saved_every(2)
 
 TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {
   const MemoryFolder folder;
-  save_a_run(folder.path());
+  run_with_saves(folder.path());
   for (const int64_t step : {4, 2}) {
-    SavingRun run(folder.path(), saved_every(2), true);
+    SavingRun run(folder.path(), saving_every(2), true);
     if (step == 2) run.request.resume.step = 2;
     run.model->train_to(77);
     const std::optional<ResumedRun> resumed = run.load();
@@ -583,8 +583,8 @@ TEST_CASE("a run that is resumed continues from the newest checkpoint, or the on
 
 TEST_CASE("a resume of another run is refused before anything is read") {
   const MemoryFolder folder;
-  save_a_run(folder.path());
-  SavingRun run(folder.path(), saved_every(2), true);
+  run_with_saves(folder.path());
+  SavingRun run(folder.path(), saving_every(2), true);
   run.request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
   CHECK(testing::require_error(ExitCode::kUsage, [&] { run.load(); })
             .find("this is not the run that was started there; 1 thing differs:\n  "
@@ -595,13 +595,13 @@ TEST_CASE("a resume of another run is refused before anything is read") {
 TEST_CASE("a resume on other base weights is refused before the state is read") {
   const MemoryFolder folder;
   {
-    SavingRun run(folder.path(), saved_every(1), true);
+    SavingRun run(folder.path(), saving_every(1), true);
     run.model->base = "frozen";
     run.load();
     run.folder_writer->start(run.describe(), 1, 5);
     run.step();
   }
-  SavingRun run(folder.path(), saved_every(1), true);
+  SavingRun run(folder.path(), saving_every(1), true);
   run.model->base = "other";
   CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(run.folder_of(1), ": another base"));
@@ -610,9 +610,9 @@ TEST_CASE("a resume on other base weights is refused before the state is read") 
 
 TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
   const MemoryFolder folder;
-  save_a_run(folder.path());
+  run_with_saves(folder.path());
   fs::remove_all(folder / "run/checkpoints");
-  SavingRun run(folder.path(), saved_every(2), true);
+  SavingRun run(folder.path(), saving_every(2), true);
   CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(folder / "run/run.json", ": the run saved checkpoints, but ", run.root,
             " contains none"));
@@ -620,15 +620,15 @@ TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
 
 TEST_CASE("a resumed run that had saved nothing starts from the beginning") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(2), true);
-  const std::string log = logged([&] { CHECK_FALSE(run.load()); });
+  SavingRun run(folder.path(), saving_every(2), true);
+  const std::string log = capture_log([&] { CHECK_FALSE(run.load()); });
   CHECK(run.model->calls == Lines{"first weights"});
   CHECK(log.find("held no run: training starts from the beginning") != std::string::npos);
 }
 
 TEST_CASE("the best checkpoint of a resumed run is one that exists") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
+  SavingRun run(folder.path(), with_best(saving_every(1)));
   for (const double loss : {3.0, 2.0}) {
     ++run.progress.step;
     run.evaluate(loss);
@@ -646,7 +646,7 @@ TEST_CASE("the best checkpoint of a resumed run is one that exists") {
 
 TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
+  SavingRun run(folder.path(), with_best(saving_every(1)));
   for (const double loss : {3.0, 2.0}) {
     ++run.progress.step;
     run.evaluate(loss);
@@ -660,7 +660,7 @@ TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
 
 TEST_CASE("a run resumed from before its first best removes the record of a later best") {
   const MemoryFolder folder;
-  const Config config = with_best(saved_every(1));
+  const Config config = with_best(saving_every(1));
   SavingRun before(folder.path(), config);
   before.step();
   ++before.progress.step;
@@ -677,12 +677,12 @@ TEST_CASE("a run resumed from before its first best removes the record of a late
 
 TEST_CASE("a run resumed without a best of its own keeps the record of an earlier step") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
+  SavingRun run(folder.path(), with_best(saving_every(1)));
   ++run.progress.step;
   run.evaluate(1);
   run.checkpointer->save_if_due(run.progress, "data");
   run.step();
-  Config other = with_best(saved_every(1));
+  Config other = with_best(saving_every(1));
   other.checkpoint.keep_best.mode = BestMode::kMax;
   SavingRun resumed(folder.path(), other);
   resumed.progress.restore(Checkpoint(run.folder_of(2)).meta());
@@ -694,7 +694,7 @@ TEST_CASE("a run resumed without a best of its own keeps the record of an earlie
 TEST_CASE(
     "best weights that are not the last ones are loaded for the export, which names their step") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), with_best(saved_every(1)));
+  SavingRun run(folder.path(), with_best(saving_every(1)));
   StopAgreement stop([] { return 0; }, [](int signal) { return signal; });
   for (const double loss : {3.0, 0.5, 2.0}) {
     ++run.progress.step;
@@ -721,7 +721,7 @@ TEST_CASE(
 TEST_CASE(
     "an export is reported, with weights that did not change, unless it was stopped or failed") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), saved_every(1));
+  SavingRun run(folder.path(), saving_every(1));
   int signal = 0;
   StopAgreement stop([&] { return signal; }, [](int own) { return own; });
   run.model->exported.unchanged_warning = "2 tensors are as they were";
@@ -745,11 +745,11 @@ TEST_CASE(
 
 TEST_CASE("a failing run waits for its background save, and names the checkpoint") {
   const MemoryFolder folder;
-  SavingRun run(folder.path(), in_background());
+  SavingRun run(folder.path(), with_background_saves());
   run.disk->open = false;
   run.step();
   const std::future<void> opener = std::async(std::launch::async, [&] { run.disk->open = true; });
-  const std::string log = logged([&] {
+  const std::string log = capture_log([&] {
     run.checkpointer->end_background_save(
         Error(ExitCode::kNumerical, "the loss is nan", "lower it"));
   });
@@ -759,14 +759,14 @@ TEST_CASE("a failing run waits for its background save, and names the checkpoint
 
 TEST_CASE("a failing run gives up a background save whose disk does not answer") {
   const MemoryFolder folder;
-  Config config = in_background();
+  Config config = with_background_saves();
   config.comm.timeout = 1;
   // The save continues after the checkpointer is destroyed, so its files must exist until this
   // program ends.
   static auto* const run = new SavingRun(folder.path(), config);
   run->disk->open = false;
   run->step();
-  const std::string log = logged([&] {
+  const std::string log = capture_log([&] {
     run->checkpointer->end_background_save(
         Error(ExitCode::kNumerical, "the loss is nan", "lower it"));
   });
@@ -782,7 +782,7 @@ TEST_CASE("a run that has lost a peer does not wait for its save, which needs th
   const MemoryFolder folder;
   // The save continues after the checkpointer is destroyed, so its files must exist until this
   // program ends.
-  static auto* const run = new SavingRun(folder.path(), in_background());
+  static auto* const run = new SavingRun(folder.path(), with_background_saves());
   run->disk->open = false;
   run->step();
   run->checkpointer->end_background_save(
@@ -795,10 +795,10 @@ TEST_CASE("a run that has lost a peer does not wait for its save, which needs th
 
 TEST_CASE("ranks save and load together, each its own part") {
   const MemoryFolder folder;
-  const Config config = saved_every(2);
+  const Config config = saving_every(2);
   const auto together = [&](const std::function<void(SavingRun&)>& body) {
     GatedDisk disk(folder.path());
-    return on_sessions(2, config, [&](Session& session) {
+    return run_sessions(2, config, [&](Session& session) {
       SavingRun run(folder.path(), config, true, &session, &disk);
       body(run);
     });
@@ -824,10 +824,10 @@ TEST_CASE("ranks save and load together, each its own part") {
 
 TEST_CASE("a failure of one rank's disk fails all ranks") {
   const MemoryFolder folder;
-  const Config config = saved_every(1);
+  const Config config = saving_every(1);
   GatedDisk disk(folder.path());
   disk.fail_next("sync", "rank-00001", ENOSPC);
-  const Lines failures = on_sessions(2, config, [&](Session& session) {
+  const Lines failures = run_sessions(2, config, [&](Session& session) {
     SavingRun run(folder.path(), config, false, &session, &disk);
     run.step({});
   });

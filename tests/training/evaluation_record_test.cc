@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::quiet_NaN();
 
-Config wishing(BestMode mode = BestMode::kMin, const std::string& metric = "b.loss") {
+Config config_with_best(BestMode mode = BestMode::kMin, const std::string& metric = "b.loss") {
   Config config;
   config.data.validation = {"x", "y"};
   config.data.validation_names = {"a", "b"};
@@ -19,16 +19,16 @@ Config wishing(BestMode mode = BestMode::kMin, const std::string& metric = "b.lo
   return config;
 }
 
-std::vector<EvaluationResult> found(double loss, double accuracy = 0) {
+std::vector<EvaluationResult> results_with_loss(double loss, double accuracy = 0) {
   return {{.set = "a", .loss = 0, .tokens = 8},
           {.set = "b", .loss = loss, .accuracy = accuracy, .tokens = 8}};
 }
 
 /// Returns "step value" of the best evaluation after each of the losses.
-std::vector<std::string> bests(EvaluationRecord record, const std::vector<double>& losses) {
+std::vector<std::string> best_steps(EvaluationRecord record, const std::vector<double>& losses) {
   std::vector<std::string> all;
   for (size_t i = 0; i < losses.size(); ++i) {
-    record.add(static_cast<int64_t>(i), found(losses[i], losses[i]));
+    record.add(static_cast<int64_t>(i), results_with_loss(losses[i], losses[i]));
     all.push_back(record.best() ? std::to_string(record.best()->step) : "-");
   }
   return all;
@@ -41,12 +41,13 @@ TEST_CASE(
     "it") {
   const std::vector<double> losses{0,  5, 5, kNever, 4, std::numeric_limits<double>::infinity(),
                                    4.5};
-  REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
-  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax)), {9, 1, kNever, 1, 2}) ==
+  REQUIRE(best_steps(EvaluationRecord(config_with_best()), losses) ==
+          Steps{"-", "1", "1", "1", "4", "4", "4"});
+  REQUIRE(best_steps(EvaluationRecord(config_with_best(BestMode::kMax)), {9, 1, kNever, 1, 2}) ==
           Steps{"-", "1", "1", "1", "4"});
-  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax, "b.accuracy")), {9, 1, 2, 1}) ==
-          Steps{"-", "1", "2", "2"});
-  REQUIRE(bests(EvaluationRecord(Config{}), {1, 0}) == Steps{"-", "-"});
+  REQUIRE(best_steps(EvaluationRecord(config_with_best(BestMode::kMax, "b.accuracy")),
+                     {9, 1, 2, 1}) == Steps{"-", "1", "2", "2"});
+  REQUIRE(best_steps(EvaluationRecord(Config{}), {1, 0}) == Steps{"-", "-"});
 }
 
 TEST_CASE(
@@ -56,13 +57,13 @@ TEST_CASE(
          {"a.loss", "a.accuracy", "b.loss", "b.perplexity", "b.accuracy"})
       for (const BestMode mode : {BestMode::kMin, BestMode::kMax}) {
         CAPTURE(loss, metric);
-        EvaluationRecord record(wishing(mode, metric));
-        std::vector<EvaluationResult> destroyed = found(loss, 0.9);
+        EvaluationRecord record(config_with_best(mode, metric));
+        std::vector<EvaluationResult> destroyed = results_with_loss(loss, 0.9);
         destroyed[0].accuracy = 0.9;
         record.add(1, destroyed);
         REQUIRE_FALSE(record.best());
         REQUIRE(record.export_problem(1) == "the loss on b after step 1 is not finite");
-        std::vector<EvaluationResult> good = found(1, 0.1);
+        std::vector<EvaluationResult> good = results_with_loss(1, 0.1);
         good[0].accuracy = 0.1;
         record.add(2, good);
         REQUIRE(record.is_best(2));
@@ -81,26 +82,26 @@ TEST_CASE(
   const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
                                            {.set = "b", .loss = kNever}};
   for (const std::string metric : {"b.loss", "b.perplexity", "b.accuracy"}) {
-    EvaluationRecord record(wishing(BestMode::kMax, metric));
+    EvaluationRecord record(config_with_best(BestMode::kMax, metric));
     for (int64_t step = 1; step <= 4; ++step) record.add(step, none);
     REQUIRE_FALSE(record.best());
     REQUIRE_FALSE(record.should_stop());
     REQUIRE(record.export_problem(4).empty());
   }
-  EvaluationRecord by_the_other(wishing(BestMode::kMax, "a.accuracy"));
+  EvaluationRecord by_the_other(config_with_best(BestMode::kMax, "a.accuracy"));
   by_the_other.add(1, none);
   REQUIRE(by_the_other.is_best(1));
 }
 
 TEST_CASE("if the last step was not evaluated, its loss says whether the weights are good") {
-  EvaluationRecord record(wishing());
-  record.add(1, found(kNever));
+  EvaluationRecord record(config_with_best());
+  record.add(1, results_with_loss(kNever));
   record.record_training_loss(1, 8);
   REQUIRE(record.export_problem(2).empty());
   record.record_training_loss(kNever, 8);
   record.record_training_loss(kNever, 0);  // no token counts
   REQUIRE(record.export_problem(4) == "the loss of step 4, the last one, is not finite");
-  EvaluationRecord same(wishing());
+  EvaluationRecord same(config_with_best());
   same.restore(record.text());
   REQUIRE(same.export_problem(4) == record.export_problem(4));
   REQUIRE(same.export_problem(1) == "the loss on b after step 1 is not finite");
@@ -110,9 +111,9 @@ TEST_CASE("if the last step was not evaluated, its loss says whether the weights
 }
 
 TEST_CASE("if the best checkpoint is lost, the one before it is the best") {
-  EvaluationRecord record(wishing());
+  EvaluationRecord record(config_with_best());
   for (int64_t step = 1; step <= 3; ++step)
-    record.add(step, found(10.0 - static_cast<double>(step)));
+    record.add(step, results_with_loss(10.0 - static_cast<double>(step)));
   record.forget_best(1);
   record.forget_best(3);
   REQUIRE(record.is_best(2));
@@ -122,59 +123,59 @@ TEST_CASE("if the best checkpoint is lost, the one before it is the best") {
 
 TEST_CASE("if the saves of two bests in a row fail, the one before them is the best") {
   for (const std::vector<int64_t>& failed : {std::vector<int64_t>{2, 3}, {3, 2}}) {
-    EvaluationRecord record(wishing());
+    EvaluationRecord record(config_with_best());
     for (int64_t step = 1; step <= 3; ++step)
-      record.add(step, found(10.0 - static_cast<double>(step)));
+      record.add(step, results_with_loss(10.0 - static_cast<double>(step)));
     for (const int64_t step : failed) record.forget_best(step);
     REQUIRE(record.is_best(1));
-    record.add(4, found(9.5));
+    record.add(4, results_with_loss(9.5));
     REQUIRE(record.is_best(1));
   }
 }
 
 TEST_CASE("evaluations that do not beat the last improvement by more than min_delta are counted") {
-  EvaluationRecord record(wishing());
-  record.add(0, found(1));
-  record.add(1, found(5));
-  record.add(2, found(4.5));  // better by exactly 0.5
+  EvaluationRecord record(config_with_best());
+  record.add(0, results_with_loss(1));
+  record.add(1, results_with_loss(5));
+  record.add(2, results_with_loss(4.5));  // better by exactly 0.5
   REQUIRE_FALSE(record.should_stop());
-  record.add(3, found(4.25));
+  record.add(3, results_with_loss(4.25));
   REQUIRE_FALSE(record.should_stop());
-  record.add(4, found(kNever));
-  record.add(5, found(4));
+  record.add(4, results_with_loss(kNever));
+  record.add(5, results_with_loss(4));
   REQUIRE(record.should_stop());
   REQUIRE(record.stop_reason() ==
           "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
 }
 
 TEST_CASE("early stopping ends a run whose metric is never finite") {
-  EvaluationRecord record(wishing());
-  for (int64_t step = 1; step <= 2; ++step) record.add(step, found(kNever));
+  EvaluationRecord record(config_with_best());
+  for (int64_t step = 1; step <= 2; ++step) record.add(step, results_with_loss(kNever));
   REQUIRE(record.should_stop());
   REQUIRE(record.stop_reason() ==
           "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
 }
 
 TEST_CASE("a checkpoint keeps the record, except values of another metric or mode") {
-  EvaluationRecord record(wishing());
-  record.add(1, found(1.0 / 3));
-  record.add(2, found(0.1));
-  record.add(3, found(9));
+  EvaluationRecord record(config_with_best());
+  record.add(1, results_with_loss(1.0 / 3));
+  record.add(2, results_with_loss(0.1));
+  record.add(3, results_with_loss(9));
   const std::string text = record.text();
-  EvaluationRecord same(wishing());
+  EvaluationRecord same(config_with_best());
   same.restore(text);
   REQUIRE(same.text() == text);
   REQUIRE(same.last_step() == 3);
   REQUIRE(same.best()->value == 0.1);
-  same.add(4, found(9));
+  same.add(4, results_with_loss(9));
   REQUIRE(same.should_stop());
-  Config other = wishing(BestMode::kMax);
+  Config other = config_with_best(BestMode::kMax);
   other.train.early_stopping.metric = "a.loss";
   EvaluationRecord changed(other);
   changed.restore(text);
   REQUIRE(changed.last_step() == 3);
   REQUIRE_FALSE(changed.best());
-  changed.add(4, found(9));
+  changed.add(4, results_with_loss(9));
   REQUIRE_FALSE(changed.should_stop());
 }
 

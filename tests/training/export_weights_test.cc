@@ -37,7 +37,7 @@ Config run_in(const std::string& scratch) {
 /// its groups would make the other one fail earlier.
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
-    const std::function<void(int rank, const ExportOutcome&)>& then) {
+    const std::function<void(int rank, const ExportResult&)>& then) {
   return testing::errors_on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
     TrainingSetup setup(config, PlannedModel(config, group.rank()),
                         testing::communicators_of(group), "results");
@@ -67,7 +67,7 @@ TEST_CASE(
     if (rank == 0 && piece == 2) throw Error(ExitCode::kEnvironment, "Input/output error");
   };
   const std::vector<std::string> messages =
-      export_on_two(config, fail, [](int, const ExportOutcome&) {});
+      export_on_two(config, fail, [](int, const ExportResult&) {});
   REQUIRE(messages[0] == "Input/output error");
   // An error at the groups' time limit would say that the rank has waited.
   REQUIRE_THAT(messages[1],
@@ -84,9 +84,9 @@ TEST_CASE("a failure of the writer between pieces is reported when the other ran
   std::array<bool, 2> failed{};
   const auto none = [](int, int) {};
   testing::require_no_failures(
-      export_on_two(config, none, [&](int rank, const ExportOutcome& outcome) {
-        REQUIRE_FALSE(outcome.stopped);
-        failed[static_cast<size_t>(rank)] = outcome.failure != nullptr;
+      export_on_two(config, none, [&](int rank, const ExportResult& result) {
+        REQUIRE_FALSE(result.stopped);
+        failed[static_cast<size_t>(rank)] = result.failure != nullptr;
       }));
   REQUIRE(failed == std::array{true, false});
 }

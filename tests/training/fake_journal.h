@@ -26,11 +26,11 @@ class FakeJournal : public Journal {
                                     const std::function<void(RunManifest&)>& change) override {
     update_manifest(change);
   }
-  void record_step(const StepMetrics& of_step) override {
-    calls.push_back(cat("record ", of_step.step));
-    metrics.push_back(of_step);
+  void record_step(const StepMetrics& step) override {
+    calls.push_back(cat("record ", step.step));
+    metrics.push_back(step);
   }
-  void record_trace(const TracedStep& of_step) override { traced.push_back(of_step); }
+  void record_trace(const TracedStep& step) override { traced.push_back(step); }
   void record_first_batch() override {}
   void print_step_details(const TrainingProgress& now, const StepRun&,
                           const StepMetrics&) override {

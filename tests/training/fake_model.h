@@ -70,11 +70,11 @@ class FakeModel : public CheckpointedState {
   }
   const SaveBuffers* save_buffers() const override { return nullptr; }
 
-  ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
+  ExportResult export_weights(bool writes, const std::function<bool()>& stop) override {
     calls.push_back(writes ? "export" : "help to export");
-    ExportOutcome outcome = exported;
-    outcome.stopped = stop();
-    return outcome;
+    ExportResult result = exported;
+    result.stopped = stop();
+    return result;
   }
 
  private:
@@ -88,8 +88,8 @@ class FakeModel : public CheckpointedState {
   mutable int bases_read = 0;
   std::atomic<int> populations = 0;
   std::atomic<bool> populated = false;
-  /// The outcome that an export reports.
-  ExportOutcome exported;
+  /// The result that an export reports.
+  ExportResult exported;
   std::vector<std::string> calls;
 };
 

@@ -30,7 +30,7 @@ TrainingLoop FakeRun::loop() {
                        .data_identity = *this,
                        .stop = stop,
                        .stop_lead = stop_lead,
-                       .clock = [this] { return time; }});
+                       .clock = [this] { return clock_seconds; }});
 }
 
 void FakeRun::run(StepRun& step) {
@@ -38,14 +38,15 @@ void FakeRun::run(StepRun& step) {
   calls.push_back(cat("run ", number));
   updates.push_back(step.scalars.update);
   scales.push_back(step.scalars.token_loss_factor);
-  time += seconds_of_step;
+  clock_seconds += seconds_of_step;
   step.result.loss_sum = 20;
   step.result.counted_tokens = 10;
   step.result.gradient_norm = 1;
   step.result.flags_of_all_ranks = step.flags;
-  if (const auto found = at.find(number); found != at.end()) found->second(step);
+  if (const auto found = step_changes.find(number); found != step_changes.end())
+    found->second(step);
   step.result.finite =
-      step.decide({step.result.loss_sum, step.result.counted_tokens, step.result.gradient_norm})
+      step.policy({step.result.loss_sum, step.result.counted_tokens, step.result.gradient_norm})
           .finite;
 }
 

@@ -60,11 +60,11 @@ class FakeRun : public Stepper,
   std::function<Loader::FetchedBatch()> next_step_batch;
 
   /// Changes the results of a step, by step: loss, norm, tokens, the flags of all ranks.
-  std::map<int64_t, std::function<void(StepRun&)>> at;
+  std::map<int64_t, std::function<void(StepRun&)>> step_changes;
   double seconds_of_step = 1;
   double save_seconds = 0;
   /// The present time of the fake clock, in seconds.
-  double time = 0;
+  double clock_seconds = 0;
   /// `own_signal` is the signal that this rank has received. `agreed_signal` is the one on which
   /// all ranks agree outside of a step; 0: they agree on this rank's signal.
   int own_signal = 0;

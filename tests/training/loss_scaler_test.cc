@@ -19,7 +19,7 @@ Config scale_options(int64_t stage) {
 }
 
 /// Returns the scale after each step; a 1 in `overflows` is an overflow.
-std::vector<double> scales(const Config& config, const std::vector<int>& overflows) {
+std::vector<double> scales_after_steps(const Config& config, const std::vector<int>& overflows) {
   LossScaler scaler(config);
   std::vector<double> all;
   for (const int overflow : overflows) {
@@ -35,20 +35,20 @@ const std::vector<int> kMixed{1, 0, 1, 0, 0, 0, 0, 0, 1, 1};
 
 TEST_CASE("the first doubling takes one finite step more than the window, later ones the window") {
   for (const int64_t stage : {0, 1, 2, 3})
-    REQUIRE(scales(scale_options(stage), std::vector<int>(10, 0)) ==
+    REQUIRE(scales_after_steps(scale_options(stage), std::vector<int>(10, 0)) ==
             std::vector<double>{256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 2048});
 }
 
 TEST_CASE("hysteresis ignores overflows before the scale is halved, at stages 1 to 3") {
   for (const int64_t stage : {1, 2, 3})
-    REQUIRE(scales(scale_options(stage), kMixed) ==
+    REQUIRE(scales_after_steps(scale_options(stage), kMixed) ==
             std::vector<double>{256, 256, 128, 128, 128, 128, 256, 256, 256, 128});
 }
 
 TEST_CASE("consecutive hysteresis is full again after every clean step") {
   Config config = scale_options(2);
   config.fp16.consecutive_hysteresis = true;
-  REQUIRE(scales(config, kMixed) ==
+  REQUIRE(scales_after_steps(config, kMixed) ==
           std::vector<double>{256, 256, 256, 256, 256, 256, 512, 512, 512, 256});
 }
 
@@ -61,20 +61,20 @@ TEST_CASE("stage 0 halves the scale at every overflow, whatever the hysteresis")
       Config config = scale_options(0);
       config.fp16.hysteresis = hysteresis;
       config.fp16.consecutive_hysteresis = consecutive;
-      REQUIRE(scales(config, kMixed) == expected);
+      REQUIRE(scales_after_steps(config, kMixed) == expected);
     }
 }
 
 TEST_CASE("with hysteresis 1, stages 1 to 3 halve the scale at every overflow") {
   Config config = scale_options(3);
   config.fp16.hysteresis = 1;
-  REQUIRE(scales(config, kMixed) == scales(scale_options(0), kMixed));
+  REQUIRE(scales_after_steps(config, kMixed) == scales_after_steps(scale_options(0), kMixed));
 }
 
 TEST_CASE("hysteresis that is used up is refilled only when the scale doubles") {
   // Overflows at steps 1 (which uses it up), 2, 3 and 5 halve the scale; doubling after step 9
   // refills it.
-  REQUIRE(scales(scale_options(1), {1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1}) ==
+  REQUIRE(scales_after_steps(scale_options(1), {1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1}) ==
           std::vector<double>{256, 128, 64, 64, 32, 32, 32, 32, 64, 64, 32});
 }
 
@@ -110,7 +110,8 @@ TEST_CASE("hysteresis ignores overflows at the smallest scale as at any other") 
 TEST_CASE("at stage 0 an overflow at the smallest scale does not end the run") {
   Config config = scale_options(0);
   config.fp16.initial_scale_power = 1;
-  REQUIRE(scales(config, {1, 1, 1, 0, 0, 0, 0}) == std::vector<double>{1, 1, 1, 1, 1, 1, 2});
+  REQUIRE(scales_after_steps(config, {1, 1, 1, 0, 0, 0, 0}) ==
+          std::vector<double>{1, 1, 1, 1, 1, 1, 2});
 }
 
 TEST_CASE("a static scale never changes, and no overflow is expected") {
@@ -140,7 +141,7 @@ TEST_CASE("a scaler restored at any step continues like one that was never stopp
     for (const bool consecutive : {false, true}) {
       Config config = scale_options(stage);
       config.fp16.consecutive_hysteresis = consecutive;
-      const std::vector<double> expected = scales(config, overflows);
+      const std::vector<double> expected = scales_after_steps(config, overflows);
       for (size_t stop = 0; stop < overflows.size(); ++stop) {
         LossScaler first(config);
         for (size_t i = 0; i < stop; ++i) first.update(overflows[i] == 1);

@@ -32,13 +32,14 @@ class TimedWorld {
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs) schedules_.push_back(lane_schedule(*program));
+    for (const Program* program : world_.programs)
+      schedules_.push_back(make_lane_schedule(*program));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
       rank.lanes.resize(static_cast<size_t>(lane_count(*rank.program)));
       rank.done.resize(rank.program->instrs.size());
-      rank.clock.begin();
+      rank.clock.begin_run();
     }
   }
 
@@ -109,7 +110,7 @@ class TimedWorld {
 /// Returns a step case with one block in each model chunk; embedding and head are in the first and
 /// the last chunk.
 StepCase pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
-  const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
+  const int chunks = required_chunks(kind) > 0 ? required_chunks(kind) : 2;
   const int model_chunks = stages * chunks;
   const ModelConfig config = testing::small_config(model_chunks, false);
   StepCase step_case{testing::build(config), {}, {.stages = stages}, config};

@@ -30,7 +30,7 @@ TrainRequest resuming_request(const std::string& folder) {
   config.train.log.tensorboard = false;
   TrainRequest request = request_of(0, 1, config);
   request.config.output_dir = folder;
-  request.resume.is_wanted = true;
+  request.resume.is_requested = true;
   return request;
 }
 

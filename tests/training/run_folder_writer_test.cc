@@ -18,9 +18,9 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using testing::logged;
+using testing::capture_log;
+using testing::capture_output;
 using testing::MemoryFolder;
-using testing::printed;
 using testing::read_text;
 using testing::request_of;
 using testing::require_error;
@@ -38,8 +38,8 @@ TrainRequest request_in(const std::string& folder, int world_size = 1) {
   return request;
 }
 
-TrainRequest resumed(TrainRequest request) {
-  request.resume.is_wanted = true;
+TrainRequest resuming(TrainRequest request) {
+  request.resume.is_requested = true;
   return request;
 }
 
@@ -78,7 +78,7 @@ using StepNumbers = std::vector<int64_t>;
 /// Records a run of `steps` steps that ends with `exit_code`.
 void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
                 const std::string& reason = "done") {
-  printed([&] {
+  capture_output([&] {
     RunFolderWriter writer(request);
     writer.start(make_manifest(request), 1, steps);
     for (int64_t i = 1; i <= steps; ++i) writer.record_step(recorded_step(i));
@@ -99,7 +99,7 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
   writer.start(make_manifest(request), 1, 5);
   const RunManifest manifest = read_manifest(paths.manifest());
   CHECK(manifest.build.version == "1.2.3");
-  CHECK(manifest.start == "the model's weights");
+  CHECK(manifest.start_state == "the model's weights");
   CHECK(manifest.restarts.empty());
   CHECK_FALSE(manifest.exit_code);
   CHECK(read_text(paths.config()) == request.config_yaml);
@@ -135,7 +135,7 @@ TEST_CASE("steps are recorded and shown, and evaluations are also recorded in th
   const TrainRequest request = request_in(folder / "run");
   RunFolderWriter writer(request);
   writer.start(make_manifest(request), 1, 5);
-  const std::string text = printed([&] {
+  const std::string text = capture_output([&] {
     writer.record_step(recorded_step(1));
     writer.record_step(evaluated_step(2, 1.5));
     writer.record_step(evaluated_step(3, 1.25));
@@ -157,7 +157,7 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
   writer.start(make_manifest(request), 1, 5);
   StepMetrics metrics = evaluated_step(1, 1);
   metrics.evaluations[0].accuracy.reset();
-  printed([&] { writer.record_step(metrics); });
+  capture_output([&] { writer.record_step(metrics); });
   const auto figures = validation_of(writer);
   CHECK(figures.at("loss") == 1);
   CHECK_FALSE(figures.contains("accuracy"));
@@ -172,7 +172,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   const TrainRequest again = request_in(folder / "run");
   RunFolderWriter other(again);
   other.start(make_manifest(again), 1, 5);
-  printed([&] {
+  capture_output([&] {
     require_error(ExitCode::kEnvironment, [&] { writer.record_step(recorded_step(1)); });
     writer.fail(7, "lost");
   });
@@ -183,12 +183,12 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
 TEST_CASE("a resumed run keeps the steps before its first, and reports the earlier starts") {
   const MemoryFolder folder;
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
-  const TrainRequest request = resumed(request_in(folder / "run", 2));
+  const TrainRequest request = resuming(request_in(folder / "run", 2));
   RunFolderWriter writer(request);
   REQUIRE(writer.earlier_manifest());
   CHECK(writer.earlier_manifest()->exit_code == 143);
   RunManifest manifest = make_manifest(request);
-  manifest.started = "now";
+  manifest.start_time = "now";
   writer.start(manifest, 4, 9);
   CHECK(steps_of(writer.paths()) == StepNumbers{1, 2, 3});
   const RunManifest written = read_manifest(writer.paths().manifest());
@@ -210,7 +210,7 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
     writer.update_manifest(
         [](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 3; });
   }
-  const TrainRequest request = resumed(request_in(folder / "run"));
+  const TrainRequest request = resuming(request_in(folder / "run"));
   RunFolderWriter writer(request);
   writer.start(make_manifest(request), 0, 5);
   const RunManifest written = read_manifest(writer.paths().manifest());
@@ -223,7 +223,7 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
 TEST_CASE("a resume with another config is refused, unless the field is allowed") {
   const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
-  TrainRequest request = resumed(request_in(folder / "run"));
+  TrainRequest request = resuming(request_in(folder / "run"));
   request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
   {
     RunFolderWriter writer(request);
@@ -244,7 +244,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   const MemoryFolder folder;
   const TrainRequest first = request_in(folder / "run");
   record_run(first, 2);
-  TrainRequest request = resumed(request_in(folder / "run"));
+  TrainRequest request = resuming(request_in(folder / "run"));
   request.config_json =
       cat(R"({"train": {"seed": )", request.config.train.seed, R"(, "steps": 9}})");
   CheckpointMeta saved = testing::toy_meta(2, 1);
@@ -252,7 +252,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   saved.extra[kConfigRecord] = first.config_json;
   saved.model_fingerprint = saved.data_fingerprint = "";
   RunFolderWriter writer(request);
-  const std::string log = logged([&] {
+  const std::string log = capture_log([&] {
     writer.check_resumed_run(make_manifest(request));
     writer.check_resumed_checkpoint(folder / "run/checkpoints/step-00000002", saved,
                                     make_manifest(request));
@@ -262,14 +262,15 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   REQUIRE(found != std::string::npos);
   CHECK(log.find(note, found + 1) == std::string::npos);
   writer.start(make_manifest(request), 3, 9);
-  CHECK(read_manifest(writer.paths().manifest()).start == folder / "run/checkpoints/step-00000002");
+  CHECK(read_manifest(writer.paths().manifest()).start_state ==
+        folder / "run/checkpoints/step-00000002");
 }
 
 TEST_CASE("without run.json the checkpoint's own record shows whether it is the same run") {
   const MemoryFolder folder;
-  const TrainRequest request = resumed(request_in(folder / "run"));
+  const TrainRequest request = resuming(request_in(folder / "run"));
   RunFolderWriter writer(request);
-  CHECK(logged([&] {
+  CHECK(capture_log([&] {
           writer.check_resumed_run(make_manifest(request));
         }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
         std::string::npos);
@@ -283,7 +284,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {
   const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
-  const TrainRequest request = resumed(request_in(folder / "run"));
+  const TrainRequest request = resuming(request_in(folder / "run"));
   {
     RunFolderWriter writer(request);
     writer.refuse_if_checkpoints_are_gone();  // the run had saved none
@@ -305,24 +306,24 @@ TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
   const MemoryFolder folder;
   const auto start_of = [&](const TrainRequest& request) {
     std::string start;
-    printed([&] {
+    capture_output([&] {
       RunFolderWriter writer(request);
       writer.record_new_start();
       writer.start(make_manifest(request), 1, 2);
-      start = read_manifest(writer.paths().manifest()).start;
+      start = read_manifest(writer.paths().manifest()).start_state;
     });
     return start;
   };
   CHECK(start_of(request_in(folder / "fresh")) == "the model's weights");
   std::string start;
   const std::string log =
-      logged([&] { start = start_of(resumed(request_in(folder / "elsewhere"))); });
+      capture_log([&] { start = start_of(resuming(request_in(folder / "elsewhere"))); });
   CHECK(start == "the model's weights: --resume found no run in output_dir");
   CHECK(
       log.find(cat("--resume auto: output_dir ", folder / "elsewhere",
                    " held no run: training starts from the beginning, with the model's weights")) !=
       std::string::npos);
-  CHECK(start_of(resumed(request_in(folder / "elsewhere"))) ==
+  CHECK(start_of(resuming(request_in(folder / "elsewhere"))) ==
         "the model's weights: --resume found a run that had saved no checkpoint");
 }
 
@@ -332,7 +333,7 @@ TEST_CASE("the end of a run is in run.json, its report, and the table that is re
   RunFolderWriter writer(request);
   writer.start(make_manifest(request), 1, 2);
   std::string table;
-  printed([&] {
+  capture_output([&] {
     writer.record_step(recorded_step(1));
     writer.record_step(recorded_step(2));
     table = writer.finish(143, "stopped by SIGTERM after step 2");
@@ -342,7 +343,7 @@ TEST_CASE("the end of a run is in run.json, its report, and the table that is re
   const RunManifest manifest = read_manifest(writer.paths().manifest());
   CHECK(manifest.exit_code == 143);
   CHECK(manifest.exit_reason == "stopped by SIGTERM after step 2");
-  CHECK_FALSE(manifest.ended.empty());
+  CHECK_FALSE(manifest.end_time.empty());
   CHECK(fs::exists(writer.paths().report()));
 }
 
@@ -363,7 +364,7 @@ TEST_CASE(
     const TrainRequest request = request_in(folder / "run", world_size);
     RunFolderWriter writer(request);
     writer.start(make_manifest(request), 1, 2);
-    printed([&] {
+    capture_output([&] {
       writer.record_step(recorded_step(1));
       writer.fail(7, "the loss is nan");
     });
@@ -394,7 +395,7 @@ TEST_CASE(
     writer.record_texts(1, {sample});
     CHECK_FALSE(fs::exists(writer.paths().samples()));
   }
-  request = resumed(request);
+  request = resuming(request);
   request.config.train.generate.prompt_tokens = 4;
   {
     RunFolderWriter writer(request);
@@ -421,7 +422,7 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
   writer.start(make_manifest(request), 0, 5);
   StepMetrics before = evaluated_step(0, 3);
   before.trained = false;
-  printed([&] {
+  capture_output([&] {
     writer.record_step(before);
     writer.record_step(recorded_step(1));
   });
@@ -433,9 +434,9 @@ TEST_CASE("a printed line is on standard output, above the line of progress") {
   const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   RunFolderWriter writer(request);
-  CHECK(printed([&] { writer.print("before the start"); }) == "before the start\n");
+  CHECK(capture_output([&] { writer.print("before the start"); }) == "before the start\n");
   writer.start(make_manifest(request), 1, 5);
-  CHECK(printed([&] { writer.print("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
+  CHECK(capture_output([&] { writer.print("a\x1b[31mline"); }) == "a\\x1B[31mline\n");
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using testing::logged;
+using testing::capture_log;
+using testing::capture_output;
 using testing::MemoryFolder;
-using testing::on_sessions;
-using testing::printed;
 using testing::request_of;
+using testing::run_sessions;
 using testing::single_rank_session;
 using Lines = std::vector<std::string>;
 
@@ -82,8 +82,8 @@ TEST_CASE("only rank 0 writes the run folder; what other ranks report is ignored
   const MemoryFolder folder;
   const Config config = config_in(folder / "run");
   std::vector<int> writers(2), updates(2);
-  const std::string text = printed([&] {
-    const Lines failures = on_sessions(2, config, [&](Session& session) {
+  const std::string text = capture_output([&] {
+    const Lines failures = run_sessions(2, config, [&](Session& session) {
       JournalOfRank rank(session, config);
       const auto place = static_cast<size_t>(session.rank());
       rank.open();
@@ -110,7 +110,7 @@ TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
   const MemoryFolder folder;
   testing::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
-  const Lines failures = on_sessions(
+  const Lines failures = run_sessions(
       2, config, [&](Session& session) { JournalOfRank(session, config).journal.open_folder(); });
   for (const std::string& failure : failures)
     CHECK(failure.starts_with(cat("taking the run folder: rank 0: output_dir ", folder / "run",
@@ -126,7 +126,7 @@ TEST_CASE(
     throw Error(ExitCode::kEnvironment, "the disk is full", "make room");
   };
   Lines alone(2);
-  const Lines failures = on_sessions(2, config, [&](Session& session) {
+  const Lines failures = run_sessions(2, config, [&](Session& session) {
     JournalOfRank rank(session, config);
     rank.open();
     try {
@@ -162,7 +162,7 @@ TEST_CASE("each rank has its own log, whose lines name the rank unless the super
     Config config = config_in(folder / name);
     config.log_level = LogLevel::kWarning;
     std::vector<LogOptions> logs(static_cast<size_t>(world_size));
-    const Lines failures = on_sessions(world_size, config, [&](Session& session) {
+    const Lines failures = run_sessions(world_size, config, [&](Session& session) {
       JournalOfRank rank(session, config);
       rank.request.launch.kind = kind;
       rank.open();
@@ -198,8 +198,8 @@ TEST_CASE("the record begins with the step after those that are done") {
                              Start{2, true, 4, {0, 1, 2, 3, 4}},   //
                              Start{0, true, 1, {0, 1}}}) {
     SingleRankJournal run(config_in(folder / "run"));
-    run.rank.request.resume.is_wanted = start.resumes;
-    printed([&] {
+    run.rank.request.resume.is_requested = start.resumes;
+    capture_output([&] {
       run.rank.open(start.done);
       // The evaluation before the first step belongs to step 1.
       for (int64_t i = start.done == 0 ? 0 : start.done + 1; i <= start.last; ++i)
@@ -238,7 +238,7 @@ TEST_CASE(
   of_step.scalars.beta2 = 0.75F;
   const auto shown = [&](int64_t every) {
     run.rank.request.config.steps_per_print = every;
-    return printed([&] {
+    return capture_output([&] {
       for (progress.step = 1; progress.step <= 4; ++progress.step)
         run.journal.print_step_details(progress, of_step, journaled_step(progress.step));
     });
@@ -257,9 +257,9 @@ TEST_CASE("a run that continues with fewer ranks says why") {
     return two;
   }();
   SingleRankJournal run(config);
-  run.rank.request.ranks.removed = {1};
+  run.rank.request.ranks.removed_ranks = {1};
   run.rank.request.ranks.removed_reason = "rank 1 failed twice";
-  CHECK(logged([&] {
+  CHECK(capture_log([&] {
           run.rank.open();
         }).find("continues with 1 data-parallel rank of 2 since rank 1 failed twice") !=
         std::string::npos);
@@ -276,12 +276,12 @@ TEST_CASE("the end of a run is printed, a failure is only recorded") {
   const MemoryFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
-  CHECK(printed([&] {
+  CHECK(capture_output([&] {
           run.journal.record_step(journaled_step(1));
           run.journal.fail(7, "the loss is nan");
         }).find("effective training time") == std::string::npos);
   CHECK(read_manifest(run.paths().manifest()).exit_code == 7);
-  CHECK(printed([&] { run.journal.finish(0, "done"); }).find("effective training time: ") !=
+  CHECK(capture_output([&] { run.journal.finish(0, "done"); }).find("effective training time: ") !=
         std::string::npos);
   const RunManifest manifest = read_manifest(run.paths().manifest());
   CHECK(manifest.exit_code == 0);

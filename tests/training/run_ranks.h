@@ -32,14 +32,15 @@ inline TrainRequest request_of(int rank, int world_size, const Config& config) {
 
 /// Returns the session of a run's only rank.
 inline std::unique_ptr<Session> single_rank_session(const TrainRequest& request) {
-  return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
+  return std::make_unique<Session>(request, std::move(Rendezvous::make_in_process(1).front()));
 }
 
 /// Runs `body` on a separate thread for each rank, with the rank's session. Returns the error of
 /// each rank, "" for none.
-inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& requests,
-                                            const std::function<void(Session&)>& body) {
-  auto all = Rendezvous::in_process(static_cast<int>(requests.size()), std::chrono::seconds(60));
+inline std::vector<std::string> run_sessions(const std::vector<TrainRequest>& requests,
+                                             const std::function<void(Session&)>& body) {
+  auto all =
+      Rendezvous::make_in_process(static_cast<int>(requests.size()), std::chrono::seconds(60));
   std::vector<std::string> failures(requests.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < requests.size(); ++rank)
@@ -55,16 +56,16 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
 }
 
 /// Does the same for ranks whose requests differ only in the rank.
-inline std::vector<std::string> on_sessions(int world_size, const Config& config,
-                                            const std::function<void(Session&)>& body) {
+inline std::vector<std::string> run_sessions(int world_size, const Config& config,
+                                             const std::function<void(Session&)>& body) {
   std::vector<TrainRequest> requests;
   for (int rank = 0; rank < world_size; ++rank)
     requests.push_back(request_of(rank, world_size, config));
-  return on_sessions(requests, body);
+  return run_sessions(requests, body);
 }
 
 /// Returns what `work` writes on standard output.
-inline std::string printed(const std::function<void()>& work) {
+inline std::string capture_output(const std::function<void()>& work) {
   std::ostringstream text;
   std::streambuf* const before = std::cout.rdbuf(text.rdbuf());
   try {

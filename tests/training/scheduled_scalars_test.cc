@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 /// Returns a parameter that began as 1 after one step with gradient 0.5 and rate 0.125.
-float stepped(const OptimizerConfig& config) {
+float parameter_after_step(const OptimizerConfig& config) {
   float parameter = 1.0F, gradient = 0.5F, first = 0.0F, second = 0.0F;
   StepScalars scalars = scheduled_scalars(config, {SchedulerConfig{}, 1}, 1);
   scalars.learning_rate = 0.125F;
@@ -24,14 +24,14 @@ TEST_CASE("Adam's decay is added to the gradient unless adam_w_mode, AdamW's nev
   OptimizerConfig config;
   config.weight_decay = 0.25;
   config.type = OptimizerType::kAdamW;
-  const float decoupled = stepped(config);
+  const float decoupled = parameter_after_step(config);
   REQUIRE(decoupled == Approx(1 - 0.125 * 0.25 - 0.125).epsilon(1e-5));
   config.adam_w_mode = false;
-  REQUIRE(stepped(config) == decoupled);
+  REQUIRE(parameter_after_step(config) == decoupled);
   config.type = OptimizerType::kAdam;
-  REQUIRE(stepped(config) == Approx(1 - 0.125).epsilon(1e-5));
+  REQUIRE(parameter_after_step(config) == Approx(1 - 0.125).epsilon(1e-5));
   config.adam_w_mode = true;
-  REQUIRE(stepped(config) == decoupled);
+  REQUIRE(parameter_after_step(config) == decoupled);
 }
 
 TEST_CASE(

@@ -17,8 +17,8 @@
 namespace ftrun {
 namespace {
 
-using testing::on_sessions;
 using testing::request_of;
+using testing::run_sessions;
 using testing::single_rank_session;
 using Texts = std::vector<std::string>;
 
@@ -26,7 +26,7 @@ using Texts = std::vector<std::string>;
 template <typename T>
 using OfRanks = std::vector<T>;
 
-size_t place(const Session& session) {
+size_t rank_index(const Session& session) {
   return static_cast<size_t>(session.rank());
 }
 
@@ -53,32 +53,33 @@ std::string code_and_message_of(const std::function<void()>& work) {
 }
 
 TEST_CASE("every rank gets the texts of all ranks, in their order") {
-  OfRanks<Texts> got(3);
-  const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    got[place(session)] = session.all_gather_text("letters", std::string(1, "abc"[session.rank()]));
+  OfRanks<Texts> gathered(3);
+  const Texts failures = run_sessions(3, {}, [&](Session& session) {
+    gathered[rank_index(session)] =
+        session.all_gather_text("letters", std::string(1, "abc"[session.rank()]));
   });
   REQUIRE(failures == Texts(3, ""));
-  for (const Texts& texts : got) CHECK(texts == Texts{"a", "b", "c"});
+  for (const Texts& texts : gathered) CHECK(texts == Texts{"a", "b", "c"});
 }
 
 TEST_CASE("work that fails on one rank fails on all of them, with its name and rank") {
   OfRanks<std::string> errors(3), phases(3);
-  OfRanks<int> done(3);
-  const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    errors[place(session)] = code_and_message_of([&] {
+  OfRanks<int> work_runs(3);
+  const Texts failures = run_sessions(3, {}, [&](Session& session) {
+    errors[rank_index(session)] = code_and_message_of([&] {
       session.run_on_all_ranks("reading the data", [&] {
         if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
-        done[place(session)] = 1;
+        work_runs[rank_index(session)] = 1;
       });
     });
-    phases[place(session)] = shown_text(session);
-    session.run_on_all_ranks("the next work", [&] { ++done[place(session)]; });
+    phases[rank_index(session)] = shown_text(session);
+    session.run_on_all_ranks("the next work", [&] { ++work_runs[rank_index(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
   for (const std::string& error : errors)
     CHECK(error ==
           cat(static_cast<int>(ExitCode::kBadInput), ": reading the data: rank 2: x.bin: is torn"));
-  CHECK(done == OfRanks<int>{2, 2, 1});
+  CHECK(work_runs == OfRanks<int>{2, 2, 1});
   CHECK(phases == Texts(3, "reading the data"));
 }
 
@@ -96,8 +97,8 @@ TEST_CASE("broadcast_decision() asks only rank 0, and every rank gets the answer
   OfRanks<int> asked(3);
   OfRanks<std::string> texts(3);
   OfRanks<int> yes(3), no(3);
-  const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    const size_t rank = place(session);
+  const Texts failures = run_sessions(3, {}, [&](Session& session) {
+    const size_t rank = rank_index(session);
     texts[rank] = session.broadcast_text("the name", [&] {
       ++asked[rank];
       return cat("of rank ", session.rank());
@@ -114,8 +115,8 @@ TEST_CASE("broadcast_decision() asks only rank 0, and every rank gets the answer
 
 TEST_CASE("an error in rank 0's answer is an error on every rank") {
   OfRanks<std::string> errors(2);
-  const Texts failures = on_sessions(2, {}, [&](Session& session) {
-    errors[place(session)] = code_and_message_of([&] {
+  const Texts failures = run_sessions(2, {}, [&](Session& session) {
+    errors[rank_index(session)] = code_and_message_of([&] {
       session.broadcast_decision("resuming", []() -> bool {
         throw Error(ExitCode::kUsage, "another run's", "choose another folder");
       });
@@ -129,9 +130,9 @@ TEST_CASE("an error in rank 0's answer is an error on every rank") {
 
 TEST_CASE("ranks with another text than rank 0's are named on every rank") {
   OfRanks<std::string> errors(4);
-  const Texts failures = on_sessions(4, {}, [&](Session& session) {
+  const Texts failures = run_sessions(4, {}, [&](Session& session) {
     session.check_ranks_match("the seed", "7");
-    errors[place(session)] = code_and_message_of(
+    errors[rank_index(session)] = code_and_message_of(
         [&] { session.check_ranks_match("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
   });
   REQUIRE(failures == Texts(4, ""));
@@ -148,10 +149,10 @@ TEST_CASE("nodes with other facts than rank 0's are named, with their difference
   }
   OfRanks<std::string> errors(3);
   OfRanks<Texts> nodes(3);
-  const Texts failures = on_sessions(requests, [&](Session& session) {
-    nodes[place(session)] = session.nodes();
+  const Texts failures = run_sessions(requests, [&](Session& session) {
+    nodes[rank_index(session)] = session.nodes();
     session.check_nodes_match("data", {{"rows", "4"}, {"model", "a"}});
-    errors[place(session)] = code_and_message_of([&] {
+    errors[rank_index(session)] = code_and_message_of([&] {
       session.check_nodes_match("data",
                                 {{"rows", session.rank() == 1 ? "5" : "4"}, {"model", "a"}});
     });
@@ -170,7 +171,7 @@ TEST_CASE("ranks that were started with another config are refused, key by key")
   const std::string expected =
       "the config differs from rank 0's on rank 1:\n  config.train.steps: rank 0 has 5, rank 1 has "
       "6";
-  for (const std::string& failure : on_sessions(requests, [](Session&) {}))
+  for (const std::string& failure : run_sessions(requests, [](Session&) {}))
     CHECK_THAT(failure, Catch::Contains(expected));
 }
 
@@ -181,7 +182,7 @@ TEST_CASE("ranks that were started with another build are refused") {
   requests[1].build.version = "1.2.4";
   const std::string expected =
       "the nodes differ:\n  b (rank 1): ftrun is 1.2.4 ; on a (rank 0): 1.2.3 ";
-  for (const std::string& failure : on_sessions(requests, [](Session&) {}))
+  for (const std::string& failure : run_sessions(requests, [](Session&) {}))
     CHECK_THAT(failure, Catch::Contains(expected));
 }
 
@@ -189,9 +190,9 @@ TEST_CASE(
     "a stop signal that reached any rank stops all ranks; of several signals the most important "
     "one counts") {
   OfRanks<std::vector<int>> agreed(3);
-  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+  const Texts failures = run_sessions(3, {}, [&](Session& session) {
     const auto agree = [&](std::array<int, 3> of_ranks) {
-      agreed[place(session)].push_back(session.agree_on_stop(of_ranks[place(session)]));
+      agreed[rank_index(session)].push_back(session.agree_on_stop(of_ranks[rank_index(session)]));
     };
     session.open_communicators({}, data_mesh(session));
     agree({0, 0, 0});
@@ -208,11 +209,11 @@ TEST_CASE(
 
 TEST_CASE("the numbers of all ranks are summed element by element") {
   OfRanks<std::array<double, 2>> sums(3);
-  const Texts failures = on_sessions(3, {}, [&](Session& session) {
+  const Texts failures = run_sessions(3, {}, [&](Session& session) {
     session.open_communicators({}, data_mesh(session));
     std::array<double, 2> numbers{1.0 + session.rank(), 10.0 * session.rank()};
     session.sum(numbers, "numbers");
-    sums[place(session)] = numbers;
+    sums[rank_index(session)] = numbers;
   });
   REQUIRE(failures == Texts(3, ""));
   for (const auto& sum : sums) CHECK(sum == std::array<double, 2>{6, 30});
@@ -220,8 +221,8 @@ TEST_CASE("the numbers of all ranks are summed element by element") {
 
 TEST_CASE("a group for another thread exchanges independently of the session's own") {
   OfRanks<Texts> own(2), beside(2);
-  const Texts failures = on_sessions(2, {}, [&](Session& session) {
-    const size_t rank = place(session);
+  const Texts failures = run_sessions(2, {}, [&](Session& session) {
+    const size_t rank = rank_index(session);
     const CheckpointGroup group = session.open_background_group();
     // The other threads of the ranks run in no particular order.
     std::future<void> other = std::async(std::launch::async, [&] {
@@ -238,9 +239,9 @@ TEST_CASE("a group for another thread exchanges independently of the session's o
 TEST_CASE("the cores of a machine are divided among its ranks") {
   OfRanks<int> threads(2);
   CoreLimit eight;
-  for (int i = 0; i < 8; ++i) eight.allowed.push_back(i);
-  const Texts failures = on_sessions(
-      2, {}, [&](Session& session) { threads[place(session)] = session.share_cores(eight); });
+  for (int i = 0; i < 8; ++i) eight.allowed_cores.push_back(i);
+  const Texts failures = run_sessions(
+      2, {}, [&](Session& session) { threads[rank_index(session)] = session.share_cores(eight); });
   REQUIRE(failures == Texts(2, ""));
   CHECK(threads == OfRanks<int>{4, 4});
 }

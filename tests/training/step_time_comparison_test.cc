@@ -17,7 +17,7 @@ StepTimeComparison step_times_of(PredictedStep predicted, const std::vector<doub
   return times;
 }
 
-PredictedStep predicted(double seconds, double communication) {
+PredictedStep predicted_step(double seconds, double communication) {
   return {StepTime{.seconds = seconds,
                    .layer_seconds = 0.5 * (seconds - communication),
                    .update_seconds = 0.1,
@@ -28,7 +28,8 @@ PredictedStep predicted(double seconds, double communication) {
 TEST_CASE(
     "measured steps are compared with the prediction, without the first two and without waits for "
     "data") {
-  const StepTimeComparison times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
+  const StepTimeComparison times =
+      step_times_of(predicted_step(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
   CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
         "9.1 % less\n"
@@ -54,21 +55,21 @@ std::string last_line(const std::string& text) {
 TEST_CASE(
     "beyond a difference of 15 % the part that differs most is named, with other load on the "
     "machine") {
-  const StepTimeComparison shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
+  const StepTimeComparison shorter = step_times_of(predicted_step(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
   // Other load on the machine cannot make a step shorter.
   CHECK(last_line(shorter.text({.other_programs = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "cores");
-  const StepTimeComparison longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
+  const StepTimeComparison longer = step_times_of(predicted_step(1.0, 0.1), {0, 0, 2.5}, 1.0);
   CHECK(last_line(longer.text({.other_programs = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
         "and other machines took 10 % of the cores, which explains some of it");
   CHECK(last_line(longer.text({.stolen = 0.06})) ==
         "  most of the difference is in: waits for collectives; meanwhile other machines took 6 % "
         "of the cores, which explains some of it");
-  CHECK(step_times_of(predicted(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") ==
+  CHECK(step_times_of(predicted_step(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") ==
         std::string::npos);
 }
 
@@ -93,15 +94,16 @@ TEST_CASE("a step that was not predicted is measured, and a few steps give no re
   CHECK_FALSE(record.contains("predicted"));
   CHECK(record.at("measured").size() == 2);
   CHECK(step_times_of(none, {9, 9}, 0).text({}).empty());
-  CHECK_FALSE(step_times_of(predicted(1, 0), {}, 0).manifest_values({}).contains("measured"));
+  CHECK_FALSE(step_times_of(predicted_step(1, 0), {}, 0).manifest_values({}).contains("measured"));
 }
 
 TEST_CASE("only the last thousand steps count") {
   std::vector<double> seconds(2 + 1000, 1.5);
   seconds.resize(2 + 1000 + 600, 3.5);
-  CHECK(
-      step_times_of(predicted(3.0, 0), seconds, 0).manifest_values({}).at("measured").at("step") ==
-      3000000);
+  CHECK(step_times_of(predicted_step(3.0, 0), seconds, 0)
+            .manifest_values({})
+            .at("measured")
+            .at("step") == 3000000);
 }
 
 }  // namespace

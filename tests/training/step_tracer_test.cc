@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-using testing::on_sessions;
 using testing::request_of;
+using testing::run_sessions;
 using Names = std::vector<std::string>;
 
 TEST_CASE("clocks are compared by the median of events that end on all ranks at once") {
@@ -61,8 +61,8 @@ std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const T
     requests.back().launch.node_name = nodes[rank];
   }
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<TracedStep> got;
-  const Names failures = on_sessions(requests, [&](Session& session) {
+  std::vector<TracedStep> traces;
+  const Names failures = run_sessions(requests, [&](Session& session) {
     session.open_communicators({}, data_ranks(session));
     const Program program = traced_program();
     testing::FakeJournal journal;
@@ -71,10 +71,10 @@ std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const T
     RunTrace trace{begin + std::chrono::milliseconds(session.rank()),
                    {{0, 0.25}, {0.5, 1}, {0.25, 0.75}}};
     tracer.record_if_traced(step, trace);
-    if (session.rank() == 0) got = journal.traced;
+    if (session.rank() == 0) traces = journal.traced;
   });
   REQUIRE(failures == Names(nodes.size(), ""));
-  return got;
+  return traces;
 }
 
 nlohmann::json events_of(const std::string& text) {
@@ -84,15 +84,15 @@ nlohmann::json events_of(const std::string& text) {
 TEST_CASE("the selected ranks are traced on one clock, in the selected steps") {
   const TraceConfig config{.steps = {4}, .ranks = {}};
   CHECK(traces_of({"a", "a", "a"}, config, {1, 2}, 3).empty());
-  const auto got = traces_of({"a", "a", "a"}, config, {1, 2}, 4);
-  REQUIRE(got.size() == 1);
-  CHECK(got[0].step == 4);
-  CHECK(got[0].predicted == "{}");
-  CHECK(got[0].notes.at("predicted") == "nobody did");
-  CHECK(got[0].notes.at("clocks") == "all ranks are on one node and have one clock");
+  const auto traces = traces_of({"a", "a", "a"}, config, {1, 2}, 4);
+  REQUIRE(traces.size() == 1);
+  CHECK(traces[0].step == 4);
+  CHECK(traces[0].predicted_events == "{}");
+  CHECK(traces[0].notes.at("predicted") == "nobody did");
+  CHECK(traces[0].notes.at("clocks") == "all ranks are on one node and have one clock");
   Names processes, lanes;
   std::vector<double> begins;
-  for (const auto& event : events_of(got[0].measured)) {
+  for (const auto& event : events_of(traces[0].measured_events)) {
     CHECK(event["args"]["step"] == 4);
     if (event["name"] == "process_name") processes.push_back(event["args"]["name"]);
     if (event["name"] == "thread_name") lanes.push_back(event["args"]["name"]);
@@ -111,11 +111,11 @@ TEST_CASE("the selected ranks are traced on one clock, in the selected steps") {
 
 TEST_CASE("clocks of several nodes are compared, and the trace says how well they agree") {
   const TraceConfig config{.steps = {1}, .ranks = {}};
-  const auto got = traces_of({"a", "b"}, config, {0, 1}, 1);
-  REQUIRE(got.size() == 1);
-  CHECK(got[0].notes.at("clocks").starts_with(
+  const auto traces = traces_of({"a", "b"}, config, {0, 1}, 1);
+  REQUIRE(traces.size() == 1);
+  CHECK(traces[0].notes.at("clocks").starts_with(
       "the clocks of nodes were compared by 9 collectives; comparisons differ by about "));
-  CHECK(events_of(got[0].measured).size() == 2 * (1 + 2 + 3));
+  CHECK(events_of(traces[0].measured_events).size() == 2 * (1 + 2 + 3));
 }
 
 }  // namespace

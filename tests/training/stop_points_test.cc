@@ -125,7 +125,7 @@ Config config_of(const Layout& layout, const std::string& folder, int64_t steps)
   return config;
 }
 
-std::string bits(double value) {
+std::string bits_text(double value) {
   return hex64(std::bit_cast<uint64_t>(value));
 }
 
@@ -145,7 +145,7 @@ uint64_t hash_of(const StepBatch& batch) {
 
 /// Returns the config with which the loop evaluates and keeps the best. The ranks' programs are
 /// made without these keys.
-Config evaluated(Config config) {
+Config with_evaluation(Config config) {
   config.data.validation = {"unread"};
   config.train.evaluation.every = 3;
   config.checkpoint.keep_best.metric = "validation.loss";
@@ -159,7 +159,7 @@ class RankRun : public testing::FakeRun {
  public:
   RankRun(Rendezvous& rendezvous, RankFixture& fixture, const SequenceSet& sequences,
           const std::string& root)
-      : FakeRun(evaluated(fixture.config), fixture.config.train.steps),
+      : FakeRun(with_evaluation(fixture.config), fixture.config.train.steps),
         rig_(fixture),
         sequences_(sequences),
         root_(root),
@@ -182,7 +182,8 @@ class RankRun : public testing::FakeRun {
     next_step_batch = [&] {
       const int64_t position = loader.next_step();
       const Loader::FetchedBatch fetched = loader.next();
-      data_ = cat(position, " ", bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
+      data_ =
+          cat(position, " ", bits_text(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
       return fetched;
     };
     loop().run();
@@ -200,10 +201,11 @@ class RankRun : public testing::FakeRun {
   void print_step_details(const TrainingProgress& now, const StepRun& step,
                           const StepMetrics& metrics) override {
     loss_ = metrics.loss;
-    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.result.loss_sum), ", norm ",
-                        bits(step.result.gradient_norm), step.result.finite ? "" : " (not finite)",
-                        ", rate ", bits(step.scalars.learning_rate), ", scale ",
-                        now.skipped.loss_scale(), ", tokens ", now.tokens, ", data ", data_));
+    seen_.push_back(cat("step ", now.step, ": loss ", bits_text(step.result.loss_sum), ", norm ",
+                        bits_text(step.result.gradient_norm),
+                        step.result.finite ? "" : " (not finite)", ", rate ",
+                        bits_text(step.scalars.learning_rate), ", scale ", now.skipped.loss_scale(),
+                        ", tokens ", now.tokens, ", data ", data_));
   }
 
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement&) override {
@@ -244,7 +246,7 @@ class RankRun : public testing::FakeRun {
     gate_.emplace();
     under_way_ = std::make_unique<BackgroundSave>(
         progress.step,
-        [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
+        [root = root_, meta = meta(), slices = rig_.state.take_snapshot(), group = group(*beside_),
          gate = std::make_shared<std::future<void>>(gate_->get_future())] {
           gate->wait();
           return save_checkpoint(posix_files(), {.root = root}, meta, slices, group);
@@ -286,7 +288,7 @@ class RankRun : public testing::FakeRun {
 /// ObservedRun holds what all ranks saw of a run, and the state at its end.
 struct ObservedRun {
   /// The lines of each rank: one per step, and one more.
-  std::vector<std::vector<std::string>> seen;
+  std::vector<std::vector<std::string>> rank_lines;
   SavedState state;
   int64_t skipped = 0;
 };
@@ -302,14 +304,14 @@ class StoppedRuns {
   /// Runs new ranks from the beginning (`from` is 0) or from the checkpoint of a step.
   ObservedRun run(int64_t from, const std::vector<int64_t>& saved = {}) {
     ObservedRun all;
-    all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
+    all.rank_lines.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
     all.state =
         state_saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
                  [&](Rendezvous& rendezvous, RankFixture& fixture) {
                    RankRun run(rendezvous, fixture, *sequences_, scratch_ / "checkpoints");
                    if (from > 0) run.resume(from);
-                   all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
+                   all.rank_lines[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
                    const std::lock_guard lock(mutex);
                    all.skipped = run.progress.skipped.total();
                  });
@@ -324,7 +326,7 @@ class StoppedRuns {
 };
 
 /// Draws the steps after which runs end, in order.
-std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
+std::vector<int64_t> draw_stops(int64_t count, int64_t steps, uint64_t seed) {
   std::vector<int64_t> all(static_cast<size_t>(steps - 1));
   std::iota(all.begin(), all.end(), 1);
   std::shuffle(all.begin(), all.end(), std::mt19937_64(seed));
@@ -333,18 +335,18 @@ std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
   return all;
 }
 
-std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::string>>& seen,
-                                            int64_t step) {
+std::vector<std::vector<std::string>> lines_after(
+    const std::vector<std::vector<std::string>>& rank_lines, int64_t step) {
   std::vector<std::vector<std::string>> rest;
-  for (const auto& rank : seen) rest.emplace_back(rank.begin() + step, rank.end());
+  for (const auto& rank : rank_lines) rest.emplace_back(rank.begin() + step, rank.end());
   return rest;
 }
 
 TEST_CASE(
     "a run that was stopped after any step continues bit for bit as one that was not stopped") {
   set_kernel_threads(1);
-  const char* const wanted = std::getenv("FTRUN_SOAK_STOPS");
-  const int64_t stops = wanted == nullptr ? 2 : std::atoll(wanted);
+  const char* const stops_setting = std::getenv("FTRUN_SOAK_STOPS");
+  const int64_t stops = stops_setting == nullptr ? 2 : std::atoll(stops_setting);
   const int64_t steps = std::max<int64_t>(12, stops + 1);
   const char* const only = std::getenv("FTRUN_SOAK_LAYOUT");
   int64_t points = 0, layouts_run = 0, seed = kStopSeed - 1;
@@ -359,14 +361,14 @@ TEST_CASE(
       REQUIRE(straight.skipped >= 2);
       REQUIRE(straight.skipped <= steps / 2);
     }
-    const std::vector<int64_t> at = drawn_stops(stops, steps, static_cast<uint64_t>(seed));
+    const std::vector<int64_t> at = draw_stops(stops, steps, static_cast<uint64_t>(seed));
     const ObservedRun saving = runs.run(0, at);
-    CHECK(saving.seen == straight.seen);
+    CHECK(saving.rank_lines == straight.rank_lines);
     CHECK(saving.state == straight.state);
     for (const int64_t stop : at) {
       INFO("stopped after step " << stop << " of " << steps);
       const ObservedRun resumed = runs.run(stop);
-      CHECK(resumed.seen == after(straight.seen, stop));
+      CHECK(resumed.rank_lines == lines_after(straight.rank_lines, stop));
       CHECK(resumed.state == straight.state);
       ++points;
     }

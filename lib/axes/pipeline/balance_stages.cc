@@ -48,17 +48,17 @@ class StageCut {
   StageCut(const std::vector<double>& loads, int chunks)
       : blocks_(static_cast<int>(loads.size()) - 2), chunks_(chunks) {
     require(chunks > 0 && chunks <= blocks_, "each chunk of a pipeline has at least one block");
-    for (const int64_t load : rounded_loads(loads)) sums_.push_back(sums_.back() + load);
+    for (const int64_t load : round_loads(loads)) sums_.push_back(sums_.back() + load);
   }
 
-  std::vector<int64_t> counts() {
-    limit_ = least_limit();
-    fill();
+  std::vector<int64_t> find_block_counts() {
+    limit_ = find_least_limit();
+    fill_best_sums();
     std::vector<int64_t> counts;
     int from = 0;
     for (int left = chunks_; left > 0; --left) {
       int to = from + 1;
-      while (best_with_first_part(left, from, to) != best(left, from)) ++to;
+      while (best_with_first_chunk(left, from, to) != best(left, from)) ++to;
       counts.push_back(to - from);
       from = to;
     }
@@ -77,7 +77,7 @@ class StageCut {
   /// Returns whether chunks of at most `limit` can hold all blocks. If fewer chunks suffice, so
   /// does this number: there are enough blocks, and cutting a chunk in two does not make it
   /// heavier.
-  bool fits_in_parts(int64_t limit) const {
+  bool fits_in_chunks(int64_t limit) const {
     int chunks = 0;
     for (int from = 0; from < blocks_; ++chunks) {
       int to = from;
@@ -88,11 +88,11 @@ class StageCut {
     return chunks <= chunks_;
   }
 
-  int64_t least_limit() const {
+  int64_t find_least_limit() const {
     int64_t too_light = -1, enough = sums_.back();
     while (enough - too_light > 1) {
       const int64_t middle = too_light + (enough - too_light) / 2;
-      (fits_in_parts(middle) ? enough : too_light) = middle;
+      (fits_in_chunks(middle) ? enough : too_light) = middle;
     }
     return enough;
   }
@@ -106,18 +106,18 @@ class StageCut {
 
   /// Returns the smallest sum of squares with [from, to) as the first chunk; kNone if there is
   /// none.
-  int64_t best_with_first_part(int left, int from, int to) {
+  int64_t best_with_first_chunk(int left, int from, int to) {
     const int64_t rest = best(left - 1, to), first = load(from, to);
     return rest == kNone || first > limit_ ? kNone : first * first + rest;
   }
 
-  void fill() {
+  void fill_best_sums() {
     best_.assign(static_cast<size_t>(chunks_ + 1) * static_cast<size_t>(blocks_ + 1), kNone);
     best(0, blocks_) = 0;
     for (int left = 1; left <= chunks_; ++left)
       for (int from = 0; from < blocks_; ++from)
         for (int to = from + 1; to <= blocks_ && load(from, to) <= limit_; ++to)
-          best(left, from) = std::min(best(left, from), best_with_first_part(left, from, to));
+          best(left, from) = std::min(best(left, from), best_with_first_chunk(left, from, to));
   }
 
   const int blocks_;
@@ -130,10 +130,10 @@ class StageCut {
 }  // namespace
 
 PhaseSeconds phase_costs(const LayerGraph& graph) {
-  return {.forward = list_cost(graph, graph.forward),
-          .backward = list_cost(graph, graph.backward),
-          .input_grad = list_cost(graph, graph.input_grad),
-          .weight_grad = list_cost(graph, graph.weight_grad)};
+  return {.forward = op_list_cost(graph, graph.forward),
+          .backward = op_list_cost(graph, graph.backward),
+          .input_grad = op_list_cost(graph, graph.input_grad),
+          .weight_grad = op_list_cost(graph, graph.weight_grad)};
 }
 
 std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const PipelineLayout& layout) {
@@ -166,16 +166,16 @@ std::vector<double> layer_loads(const ModelDescription& model, PipelineBalance b
   return loads;
 }
 
-std::vector<int64_t> rounded_loads(const std::vector<double>& loads) {
+std::vector<int64_t> round_loads(const std::vector<double>& loads) {
   const double heaviest = *std::max_element(loads.begin(), loads.end());
   const double units = std::min(kUnits, kMaxUnits / static_cast<double>(loads.size()));
-  std::vector<int64_t> whole;
-  for (const double load : loads) whole.push_back(std::llround(load / heaviest * units));
-  return whole;
+  std::vector<int64_t> rounded;
+  for (const double load : loads) rounded.push_back(std::llround(load / heaviest * units));
+  return rounded;
 }
 
-std::vector<int64_t> balanced_blocks(const std::vector<double>& loads, int chunks) {
-  return StageCut(loads, chunks).counts();
+std::vector<int64_t> balance_blocks(const std::vector<double>& loads, int chunks) {
+  return StageCut(loads, chunks).find_block_counts();
 }
 
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
@@ -190,7 +190,7 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement, PipelineBalance balance) {
   return layout_of_blocks(stages, chunks, placement,
-                          balanced_blocks(layer_loads(model, balance), stages * chunks));
+                          balance_blocks(layer_loads(model, balance), stages * chunks));
 }
 
 }  // namespace ftrun

@@ -21,8 +21,8 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
 /// Computes the load of each layer of a model built for training: embedding, blocks, head.
 std::vector<double> layer_loads(const ModelDescription& model, PipelineBalance balance);
 
-/// Rounds loads to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
-std::vector<int64_t> rounded_loads(const std::vector<double>& loads);
+/// Rounds loads to the whole numbers that balance_blocks() compares: equal ones give equal cuts.
+std::vector<int64_t> round_loads(const std::vector<double>& loads);
 
 /// Computes the number of blocks, one or more, of each of `chunks` chunks. The chosen cut has the
 /// lightest heaviest chunk; among such cuts it is the most even one (smallest sum of squares), and
@@ -30,7 +30,7 @@ std::vector<int64_t> rounded_loads(const std::vector<double>& loads);
 /// `loads` has an entry for each layer: embedding (in the first chunk), blocks, head (in the last
 /// chunk). Loads are compared to a millionth of the heaviest, so that every machine makes the same
 /// cut. `chunks` is at most the number of blocks.
-std::vector<int64_t> balanced_blocks(const std::vector<double>& loads, int chunks);
+std::vector<int64_t> balance_blocks(const std::vector<double>& loads, int chunks);
 
 /// Makes the layout of stages x chunks model chunks with these numbers of blocks. Embedding and
 /// head are added, so the first and the last number may be 0.

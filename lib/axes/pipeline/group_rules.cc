@@ -19,34 +19,35 @@ std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
 }
 
 GroupRule link_group_rule(const RankMesh& mesh, int from, int to) {
-  const auto of_rank = [&mesh, from, to](int rank) {
-    const int stage = mesh.coordinate(rank).pipeline;
+  const auto group_of_rank = [&mesh, from, to](int rank) {
+    const int stage = mesh.coordinates_of(rank).pipeline;
     if (stage != from && stage != to) return RankGroup{};
-    return mesh.link(mesh.rank_moved_to(rank, MeshAxis::kPipeline, from),
-                     mesh.rank_moved_to(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
+    return mesh.make_link(mesh.rank_moved_to(rank, MeshAxis::kPipeline, from),
+                          mesh.rank_moved_to(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
   };
   return {[from, to](GroupCollection& groups) -> GroupId& {
             return groups.links[{from, to}];
           },
-          of_rank, true};
+          group_of_rank, true};
 }
 
 }  // namespace
 
 std::vector<GroupRule> stage_group_rules(const RankMesh& mesh, const StateOptions& state) {
-  std::vector<GroupRule> all;
+  std::vector<GroupRule> rules;
   if (state.ties_first_and_last_stage)
-    all.push_back({[](GroupCollection& groups) -> GroupId& { return groups.first_and_last_stage; },
-                   [&](int rank) {
-                     const int stage = mesh.coordinate(rank).pipeline;
-                     const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
-                     return end ? mesh.first_and_last_of(rank, MeshAxis::kPipeline) : RankGroup{};
-                   }});
+    rules.push_back(
+        {[](GroupCollection& groups) -> GroupId& { return groups.first_and_last_stage; },
+         [&](int rank) {
+           const int stage = mesh.coordinates_of(rank).pipeline;
+           const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
+           return end ? mesh.group_of_ends(rank, MeshAxis::kPipeline) : RankGroup{};
+         }});
   for (const auto& [low, high] : linked_stages(state.pipeline)) {
-    all.push_back(link_group_rule(mesh, low, high));
-    all.push_back(link_group_rule(mesh, high, low));
+    rules.push_back(link_group_rule(mesh, low, high));
+    rules.push_back(link_group_rule(mesh, high, low));
   }
-  return all;
+  return rules;
 }
 
 }  // namespace ftrun

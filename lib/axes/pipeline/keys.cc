@@ -60,7 +60,7 @@ void resolve_chunks(ResolveState& r) {
   if (p.virtual_stages == 0) {
     p.virtual_stages = usual;
     if (schedule.chunks_configurable || r.is_auto(path))
-      r.record(path, std::to_string(usual), cat("schedule ", schedule.name));
+      r.record_decision(path, std::to_string(usual), cat("schedule ", schedule.name));
   } else if (schedule.chunks_configurable && p.virtual_stages == 1) {
     r.error(path,
             cat(path, " is 1, but schedule ", schedule.name,
@@ -83,7 +83,7 @@ void check_rounds(ResolveState& r) {
           cat("schedule ", name_of(p.schedule),
               " runs micro-batches in rounds of one per stage: gradient_accumulation_steps ", count,
               " cannot be divided by pipeline ", p.pipeline),
-          nearest_multiples("use", count, p.pipeline));
+          nearest_multiples_text("use", count, p.pipeline));
 }
 
 void check_layers(ResolveState& r) {
@@ -159,7 +159,7 @@ int64_t mesh_sizes::pipeline(const Config& config) {
 }
 
 std::optional<PipelineBalance> pipeline_balance(const std::string& text) {
-  const std::string word = lower(text);
+  const std::string word = to_lower_case(text);
   if (word == "best") return PipelineBalance::kCost;
   if (word == "parameters") return PipelineBalance::kParameters;
   if (word == "uniform") return PipelineBalance::kLayers;

@@ -35,9 +35,9 @@ int PipelineLayout::chunk_of(int model_chunk) const {
   return model_chunk / stages_;
 }
 
-LayerRange PipelineLayout::layers(int model_chunk, int32_t layers) const {
-  if (first_layer_.empty()) return {0, layers};
-  require(first_layer_.back() == layers, "a pipeline covers every layer of its model");
+LayerRange PipelineLayout::layers_of(int model_chunk, int32_t layer_count) const {
+  if (first_layer_.empty()) return {0, layer_count};
+  require(first_layer_.back() == layer_count, "a pipeline covers every layer of its model");
   return {first_layer_[static_cast<size_t>(model_chunk)],
           first_layer_[static_cast<size_t>(model_chunk) + 1]};
 }

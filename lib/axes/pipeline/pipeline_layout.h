@@ -44,8 +44,8 @@ class PipelineLayout {
   int first_stage() const { return stage_of(0); }
   int last_stage() const { return stage_of(model_chunks() - 1); }
 
-  /// Returns the layers of a model chunk, where the model has `layers` layers.
-  LayerRange layers(int model_chunk, int32_t layers) const;
+  /// Returns the layers of a model chunk, where the model has `layer_count` layers.
+  LayerRange layers_of(int model_chunk, int32_t layer_count) const;
   /// Returns the model chunk that runs a layer.
   int model_chunk_of_layer(int32_t layer) const;
   bool stage_has_layer(int stage, int32_t layer) const {

@@ -52,9 +52,9 @@ void write_gpipe(ScheduleWriter& out, int32_t micro_batches) {
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
 }
 
-/// Writes `warm` forward passes, then a backward and a forward pass in turn.
-void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
-  for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
+/// Writes `warmup_passes` forward passes, then a backward and a forward pass in turn.
+void write_1f1b(ScheduleWriter& out, int32_t warmup_passes, int32_t micro_batches) {
+  for (int32_t m = 0; m < warmup_passes; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kBackward);
     out.add(Phase::kForward);
@@ -63,8 +63,9 @@ void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
 
 /// Writes a schedule whose backward passes are split into input gradients and weight gradients. Up
 /// to `delayed` micro-batches wait for their weight gradients.
-void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
-  for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
+void write_zero_bubble(ScheduleWriter& out, int32_t warmup_passes, int32_t delayed,
+                       int32_t micro_batches) {
+  for (int32_t m = 0; m < warmup_passes; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
     out.add(Phase::kInputGrad);
     if (m >= delayed) out.add(Phase::kWeightGrad);
@@ -85,12 +86,12 @@ int32_t round_size(int stages, int32_t micro_batches) {
 void write_interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
                        int32_t micro_batches) {
   const int32_t round = round_size(stages, micro_batches);
-  const int32_t all = chunks * micro_batches;
-  const int32_t warm = std::min((chunks - 1) * round + 2 * (stages - 1 - stage), all);
+  const int32_t passes = chunks * micro_batches;
+  const int32_t warmup_passes = std::min((chunks - 1) * round + 2 * (stages - 1 - stage), passes);
   const auto forward = [&](int32_t step) { out.add(Phase::kForward, step / round % chunks); };
-  for (int32_t step = 0; step < warm; ++step) forward(step);
-  for (int32_t step = 0; step < all; ++step) {
-    if (warm + step < all) forward(warm + step);
+  for (int32_t step = 0; step < warmup_passes; ++step) forward(step);
+  for (int32_t step = 0; step < passes; ++step) {
+    if (warmup_passes + step < passes) forward(warmup_passes + step);
     out.add(Phase::kBackward, chunks - 1 - step / round % chunks);
   }
 }
@@ -99,19 +100,19 @@ void write_interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stag
 /// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
 /// if there are fewer, the missing ones are left out.
 void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
-  const int32_t full = std::max(2 * stages - 1, micro_batches);
-  const int32_t rest = stages - stage;
-  for (int32_t i = 0; i < 2 * rest - 1; ++i) out.add(Phase::kForward, 0);
+  const int32_t min_micro_batches = std::max(2 * stages - 1, micro_batches);
+  const int32_t stages_left = stages - stage;
+  for (int32_t i = 0; i < 2 * stages_left - 1; ++i) out.add(Phase::kForward, 0);
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kForward, 1);
     out.add(Phase::kForward, 0);
   }
-  for (int32_t i = 0; i < rest; ++i) {
+  for (int32_t i = 0; i < stages_left; ++i) {
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  while (out.count(Phase::kForward, 1) < full) {
-    if (out.count(Phase::kForward, 0) < full) out.add(Phase::kForward, 0);
+  while (out.count(Phase::kForward, 1) < min_micro_batches) {
+    if (out.count(Phase::kForward, 0) < min_micro_batches) out.add(Phase::kForward, 0);
     out.add_both(0);
     out.add(Phase::kForward, 1);
     out.add_both(1);
@@ -121,7 +122,7 @@ void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_ba
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);
   }
-  for (int32_t i = 0; i < rest; ++i) out.add_both(0);
+  for (int32_t i = 0; i < stages_left; ++i) out.add_both(0);
   out.add_missing_weight_gradients(1);
   out.add_missing_weight_gradients(0);
 }
@@ -133,7 +134,7 @@ int model_chunk_of(ChunkPlacement placement, int stages, int stage, int chunk) {
   return back ? 2 * stages - 1 - stage : chunk * stages + stage;
 }
 
-int fixed_chunks(PipelineSchedule schedule) {
+int required_chunks(PipelineSchedule schedule) {
   const PipelineScheduleTraits& traits = traits_of(schedule);
   return traits.chunks_configurable ? 0 : traits.default_chunks;
 }
@@ -146,24 +147,24 @@ bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_
 std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
                                           int stage, int32_t micro_batches) {
   require(stage >= 0 && stage < stages, "the pipeline has this stage");
-  require(chunks > 0 && (fixed_chunks(schedule) == 0 || fixed_chunks(schedule) == chunks),
+  require(chunks > 0 && (required_chunks(schedule) == 0 || required_chunks(schedule) == chunks),
           "there are as many chunks as the schedule has");
   require(micro_batches > 0 && accepts_micro_batches(schedule, stages, micro_batches),
           "there are as many micro-batches as the schedule is made for");
-  const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
+  const int32_t warmup_passes = std::min<int32_t>(stages - stage, micro_batches);
   ScheduleWriter out(chunks, micro_batches);
   switch (schedule) {
     case PipelineSchedule::kGpipe:
       write_gpipe(out, micro_batches);
       break;
     case PipelineSchedule::k1F1B:
-      write_1f1b(out, warm, micro_batches);
+      write_1f1b(out, warmup_passes, micro_batches);
       break;
     case PipelineSchedule::kInterleaved:
       write_interleaved(out, stages, chunks, stage, micro_batches);
       break;
     case PipelineSchedule::kZbH1:
-      write_zero_bubble(out, warm, stage, micro_batches);
+      write_zero_bubble(out, warmup_passes, stage, micro_batches);
       break;
     case PipelineSchedule::kZbV:
       write_v_shaped(out, stages, stage, micro_batches);

@@ -27,7 +27,7 @@ struct ScheduleAction {
 /// Returns the number in the whole model of chunk `chunk` of a stage.
 int model_chunk_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
-int fixed_chunks(PipelineSchedule schedule);
+int required_chunks(PipelineSchedule schedule);
 /// Returns whether a schedule can run this number of micro-batches. A schedule that runs in rounds
 /// needs rounds of equal size, with at least one micro-batch for each stage if there are that many.
 bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches);

@@ -62,11 +62,12 @@ class SchedulePicture {
   /// Returns the seconds of the shortest action that has room for its name.
   double shortest_named() const {
     double longest = 0;
-    for_each_action(
-        [&](const TimedAction& timed) { longest = std::max(longest, timed.end - timed.start); });
+    for_each_action([&](const TimedAction& timed) {
+      longest = std::max(longest, timed.end_seconds - timed.start_seconds);
+    });
     double shortest = longest;
     for_each_action([&](const TimedAction& timed) {
-      const double seconds = timed.end - timed.start;
+      const double seconds = timed.end_seconds - timed.start_seconds;
       if (seconds >= kShort * longest) shortest = std::min(shortest, seconds);
     });
     return shortest;
@@ -77,7 +78,7 @@ class SchedulePicture {
   /// each stage's first backward pass is visible, down to one column for each action.
   void choose_scale(size_t room) {
     const double shortest = shortest_named();
-    const auto fits = [&] { return column(timeline_.makespan) <= room; };
+    const auto fits = [&] { return column(timeline_.makespan_seconds) <= room; };
     const size_t shown = room - kLeftOutColumns;
     // The steady middle repeats, so it is cut; start and end differ, so both are drawn.
     const size_t head = shown * 2 / 3;
@@ -89,7 +90,7 @@ class SchedulePicture {
       columns_per_second_ =
           std::clamp(wanted, 1.0, static_cast<double>(name_columns_ + 1)) / shortest;
     }
-    columns_ = head_columns_ = column(timeline_.makespan);
+    columns_ = head_columns_ = column(timeline_.makespan_seconds);
     if (columns_ <= room) return;
     head_columns_ = head;
     tail_columns_ = shown - head;
@@ -102,7 +103,7 @@ class SchedulePicture {
       const auto first = std::find_if(
           stage.actions.begin(), stage.actions.end(),
           [](const TimedAction& timed) { return timed.action.phase != Phase::kForward; });
-      if (first != stage.actions.end()) end = std::max(end, first->end);
+      if (first != stage.actions.end()) end = std::max(end, first->end_seconds);
     }
     return end;
   }
@@ -136,7 +137,7 @@ class SchedulePicture {
                      '.');
     if (tail_columns_ > 0) line.replace(head_columns_, kLeftOutColumns, kLeftOut);
     for (const TimedAction& timed : timeline_.stages[stage].actions) {
-      const size_t first = column(timed.start), end = column(timed.end);
+      const size_t first = column(timed.start_seconds), end = column(timed.end_seconds);
       const std::string text = text_of(timed.action, first, end);
       for (size_t k = first; k < end; ++k)
         if (shows(k)) line[position_of(k)] = k - first < text.size() ? text[k - first] : ' ';
@@ -158,7 +159,7 @@ class SchedulePicture {
 }  // namespace
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
-  require(timeline.makespan > 0, "the makespan of a timeline is positive");
+  require(timeline.makespan_seconds > 0, "the makespan of a timeline is positive");
   return SchedulePicture(timeline, width).draw();
 }
 

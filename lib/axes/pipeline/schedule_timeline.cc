@@ -14,8 +14,8 @@ constexpr double kNotReady = -1;
 class TimelineSimulation {
  public:
   TimelineSimulation(const StageActions& lists, ChunkPlacement placement,
-                     const ActionSeconds& seconds, double transfer)
-      : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
+                     const ActionSeconds& seconds, double transfer_seconds)
+      : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer_seconds) {
     require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
     int32_t largest = 0;
     int chunks = 0;
@@ -64,11 +64,12 @@ class TimelineSimulation {
         static_cast<size_t>(model_chunk_of(placement_, stages(), stage, action.chunk));
     const double inputs = inputs_ready_time(action, model_chunk);
     if (inputs == kNotReady) return false;
-    const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
+    const double start =
+        line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end_seconds);
     const double seconds = seconds_[static_cast<size_t>(stage)][at];
     line.actions.push_back({action, start, start + seconds});
-    line.busy += seconds;
-    timeline_.makespan = std::max(timeline_.makespan, start + seconds);
+    line.busy_seconds += seconds;
+    timeline_.makespan_seconds = std::max(timeline_.makespan_seconds, start + seconds);
     const auto m = static_cast<size_t>(action.micro_batch);
     if (action.phase == Phase::kForward) outputs_[model_chunk][m] = start + seconds;
     if (action.phase == Phase::kBackward || action.phase == Phase::kInputGrad)
@@ -84,15 +85,15 @@ class TimelineSimulation {
                  ? 0
                  : arrival_time(outputs_[model_chunk - 1][m], model_chunk - 1, model_chunk);
     if (action.phase == Phase::kWeightGrad) return gradients_[model_chunk][m];
-    const double own = outputs_[model_chunk][m];
-    if (model_chunk + 1 == outputs_.size() || own == kNotReady) return own;
+    const double own_output = outputs_[model_chunk][m];
+    if (model_chunk + 1 == outputs_.size() || own_output == kNotReady) return own_output;
     const double gradient =
         arrival_time(gradients_[model_chunk + 1][m], model_chunk + 1, model_chunk);
-    return gradient == kNotReady ? kNotReady : std::max(own, gradient);
+    return gradient == kNotReady ? kNotReady : std::max(own_output, gradient);
   }
 
-  double arrival_time(double made, size_t from, size_t to) const {
-    return made == kNotReady || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
+  double arrival_time(double end, size_t from, size_t to) const {
+    return end == kNotReady || stage_of_[from] == stage_of_[to] ? end : end + transfer_;
   }
 
   const StageActions& lists_;
@@ -108,11 +109,11 @@ class TimelineSimulation {
 
 /// Returns the maximum number of micro-batches of a chunk that are begun and whose phase `last` has
 /// not ended.
-int32_t max_begun(const std::vector<ScheduleAction>& list, Phase last) {
-  int32_t now = 0, largest = 0;
+int32_t max_unfinished(const std::vector<ScheduleAction>& list, Phase last) {
+  int32_t unfinished = 0, largest = 0;
   for (const ScheduleAction& action : list) {
-    if (action.phase == Phase::kForward) largest = std::max(largest, ++now);
-    if (action.phase == last || action.phase == Phase::kBackward) --now;
+    if (action.phase == Phase::kForward) largest = std::max(largest, ++unfinished);
+    if (action.phase == last || action.phase == Phase::kBackward) --unfinished;
   }
   return largest;
 }
@@ -134,7 +135,9 @@ double PhaseSeconds::seconds_of(Phase phase) const {
 }
 
 double ScheduleTimeline::idle_share(int stage) const {
-  return makespan > 0 ? 1 - stages[static_cast<size_t>(stage)].busy / makespan : 0;
+  return makespan_seconds > 0
+             ? 1 - stages[static_cast<size_t>(stage)].busy_seconds / makespan_seconds
+             : 0;
 }
 
 double ScheduleTimeline::idle_share() const {
@@ -144,12 +147,13 @@ double ScheduleTimeline::idle_share() const {
 }
 
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const ActionSeconds& seconds, double transfer) {
-  return TimelineSimulation(lists, placement, seconds, transfer).run();
+                                   const ActionSeconds& seconds, double transfer_seconds) {
+  return TimelineSimulation(lists, placement, seconds, transfer_seconds).run();
 }
 
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<PhaseSeconds>& by_chunk, double transfer) {
+                                   const std::vector<PhaseSeconds>& by_chunk,
+                                   double transfer_seconds) {
   require(!lists.empty() && by_chunk.size() % lists.size() == 0,
           "a timeline has the seconds of stages x chunks model chunks");
   const auto stages = static_cast<int>(lists.size());
@@ -161,7 +165,7 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
       seconds[static_cast<size_t>(stage)].push_back(
           by_chunk.at(model_chunk).seconds_of(action.phase));
     }
-  return simulate_timeline(lists, placement, seconds, transfer);
+  return simulate_timeline(lists, placement, seconds, transfer_seconds);
 }
 
 std::vector<PhaseSeconds> equal_chunk_seconds(int model_chunks) {
@@ -169,11 +173,11 @@ std::vector<PhaseSeconds> equal_chunk_seconds(int model_chunks) {
 }
 
 int32_t max_in_flight(const std::vector<ScheduleAction>& list) {
-  return max_begun(list, Phase::kWeightGrad);
+  return max_unfinished(list, Phase::kWeightGrad);
 }
 
 int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list) {
-  return max_begun(list, Phase::kInputGrad);
+  return max_unfinished(list, Phase::kInputGrad);
 }
 
 }  // namespace ftrun

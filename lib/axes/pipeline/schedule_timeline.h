@@ -24,19 +24,19 @@ struct PhaseSeconds {
 
 struct TimedAction {
   ScheduleAction action;
-  double start = 0;  // seconds from the start of the step
-  double end = 0;
+  double start_seconds = 0;  // seconds from the start of the step
+  double end_seconds = 0;
 };
 
 /// StageTimeline holds when one stage computes and when it waits.
 struct StageTimeline {
   std::vector<TimedAction> actions;
-  double busy = 0;  // seconds
+  double busy_seconds = 0;
 };
 
 struct ScheduleTimeline {
   std::vector<StageTimeline> stages;
-  double makespan = 0;  // seconds from the first action's start to the last one's end
+  double makespan_seconds = 0;  // seconds from the first action's start to the last one's end
 
   /// Returns the share of the makespan in which the stage waits.
   double idle_share(int stage) const;
@@ -48,14 +48,15 @@ struct ScheduleTimeline {
 using ActionSeconds = std::vector<std::vector<double>>;
 
 /// Simulates the lists, one for each stage, in which each action takes its own seconds and an
-/// activation or gradient takes `transfer` seconds to another stage. Actions that wait for each
+/// activation or gradient takes `transfer_seconds` to another stage. Actions that wait for each
 /// other are a bug.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const ActionSeconds& seconds, double transfer = 0);
+                                   const ActionSeconds& seconds, double transfer_seconds = 0);
 /// Simulates the lists if a phase takes equally long for each micro-batch; `by_chunk` has an entry
 /// for each model chunk, stages x chunks.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<PhaseSeconds>& by_chunk, double transfer = 0);
+                                   const std::vector<PhaseSeconds>& by_chunk,
+                                   double transfer_seconds = 0);
 
 /// Returns the seconds of chunks that take equally long. Backward takes twice as long as forward;
 /// half of that time is for each kind of gradient.

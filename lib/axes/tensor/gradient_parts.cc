@@ -13,8 +13,8 @@ std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& u
   for (const TensorSlice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);
     if (tensor.copies == 1 || !tensor.partial_gradient) continue;
-    const bool all = tensor.copies == options.tensor.count;
-    parts[all ? groups.tensor : groups.tensor_copies].push_back(
+    const bool is_whole_group = tensor.copies == options.tensor.count;
+    parts[is_whole_group ? groups.tensor : groups.tensor_copies].push_back(
         {slice.position_in_unit, slice.position_in_unit + slice.extent});
   }
   return parts;
@@ -28,7 +28,7 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
     const int copies = model.tensor(slice.tensor).copies;
     if (!ranges.empty() && ranges.back().copies == copies) continue;
     const int64_t begin = ranges.empty() ? 0 : slice.position_in_unit;
-    if (!ranges.empty()) ranges.back().part.end = begin;
+    if (!ranges.empty()) ranges.back().elements.end = begin;
     ranges.push_back({{begin, unit.padded_numel}, copies});
   }
   require(!ranges.empty(), "a unit holds tensors");
@@ -36,15 +36,16 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
 }
 
 BlockMap block_map(const TensorInfo& tensor, const TensorSlice& slice, int rank) {
-  const Box part = local_part(tensor, rank);
+  const Box box = box_of_rank(tensor, rank);
   BlockMap map{.offset = slice.offset};
   int64_t inner = 1;
   for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d]) {
-    if (part.extent[d] == tensor.shape[d]) continue;
-    require(map.row == BlockMap::kEndless, "tensor ranks cut a tensor along one dimension");
-    map.first = part.offset[d] * inner;
-    map.width = part.extent[d] * inner;
-    map.row = tensor.shape[d] * inner;
+    if (box.extent[d] == tensor.shape[d]) continue;
+    require(map.row_elements == BlockMap::kEndless,
+            "tensor ranks cut a tensor along one dimension");
+    map.first_element = box.offset[d] * inner;
+    map.rank_row_elements = box.extent[d] * inner;
+    map.row_elements = tensor.shape[d] * inner;
   }
   return map;
 }

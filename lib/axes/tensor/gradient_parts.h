@@ -22,7 +22,7 @@ std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& u
 /// GradientNormRange is a part of a unit that the gradient norm sums separately. `copies` is the
 /// number of neighboring tensor-parallel ranks that hold it, because only one copy is counted.
 struct GradientNormRange {
-  UnitRange part;
+  UnitRange elements;
   int copies = 1;
 };
 

@@ -19,7 +19,7 @@ int64_t tensor_group_bytes(const Program& program) {
 bool sends_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes) {
   const int count = mesh.size(MeshAxis::kTensor);
   const int next =
-      mesh.rank_moved_to(rank, MeshAxis::kTensor, (mesh.coordinate(rank).tensor + 1) % count);
+      mesh.rank_moved_to(rank, MeshAxis::kTensor, (mesh.coordinates_of(rank).tensor + 1) % count);
   return nodes[static_cast<size_t>(rank)] != nodes[static_cast<size_t>(next)];
 }
 
@@ -27,7 +27,7 @@ TensorNodeTraffic tensor_node_traffic(const RankMesh& mesh, std::span<const std:
                                       const std::function<int64_t(int)>& bytes_of) {
   TensorNodeTraffic traffic;
   if (mesh.size(MeshAxis::kTensor) == 1) return traffic;
-  for (const RankGroup& group : mesh.groups({MeshAxis::kTensor})) {
+  for (const RankGroup& group : mesh.list_groups({MeshAxis::kTensor})) {
     bool crosses = false;
     for (const int rank : group.ranks) {
       if (!sends_to_other_node(mesh, rank, nodes)) continue;
@@ -35,23 +35,25 @@ TensorNodeTraffic tensor_node_traffic(const RankMesh& mesh, std::span<const std:
       traffic.bytes += bytes_of(rank);
     }
     if (!crosses) continue;
-    if (traffic.groups++ == 0) traffic.ranks = group.ranks;
+    if (traffic.crossing_groups++ == 0) traffic.first_group = group.ranks;
   }
   return traffic;
 }
 
 std::string tensor_node_traffic_warning(const TensorNodeTraffic& traffic,
                                         std::span<const std::string> nodes) {
-  if (traffic.groups == 0) return "";
-  std::vector<std::string> ranks, places;
-  for (const int rank : traffic.ranks) {
+  if (traffic.crossing_groups == 0) return "";
+  std::vector<std::string> ranks, group_nodes;
+  for (const int rank : traffic.first_group) {
     ranks.push_back(std::to_string(rank));
     const std::string& node = nodes[static_cast<size_t>(rank)];
-    if (std::find(places.begin(), places.end(), node) == places.end()) places.push_back(node);
+    if (std::find(group_nodes.begin(), group_nodes.end(), node) == group_nodes.end())
+      group_nodes.push_back(node);
   }
-  const int others = traffic.groups - 1;
+  const int other_groups = traffic.crossing_groups - 1;
   return cat("tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ",
-             join(places, ", "), others == 0 ? "" : cat(", and ", count_text(others, "more group")),
+             join(group_nodes, ", "),
+             other_groups == 0 ? "" : cat(", and ", count_text(other_groups, "more group")),
              ". Each step sends ", human_bytes(traffic.bytes),
              " between nodes while layers wait for it",
              "\n  remedy: start a multiple of parallel.tensor ranks on each node, in rank order "

@@ -15,9 +15,9 @@ namespace ftrun {
 /// training step.
 struct TensorNodeTraffic {
   /// The number of groups of tensor-parallel ranks that are on more than one node.
-  int groups = 0;
+  int crossing_groups = 0;
   /// The ranks of the first such group.
-  std::vector<int> ranks;
+  std::vector<int> first_group;
   /// Bytes that all ranks together send between nodes, each to the next rank of its group (a ring).
   int64_t bytes = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 /// may be more ranks than there are of it; several ranks then hold the same part.
 struct DividedQuantity {
   int64_t count;
-  std::string what;
+  std::string text;
   bool allows_copies = false;
   /// Says whether the quantity is rows that are padded: the last rank may have fewer of its own
   /// than the others, but at least one.
@@ -28,26 +28,27 @@ struct DividedQuantity {
 };
 
 std::vector<DividedQuantity> divided_quantities(const ModelConfig& c) {
-  std::vector<DividedQuantity> all{{c.query_heads, cat(c.query_heads, " query heads")},
-                                   {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
-                                   {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
-                                   {.count = c.vocab_rows,
-                                    .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
-                                    .is_padded = true}};
+  std::vector<DividedQuantity> quantities{
+      {c.query_heads, cat(c.query_heads, " query heads")},
+      {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+      {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+      {.count = c.vocab_rows,
+       .text = cat("a vocabulary of ", c.vocab_rows, " rows"),
+       .is_padded = true}};
   if (c.learned_positions)
-    all.push_back({.count = c.max_positions + c.position_offset,
-                   .what = cat("vectors for ", c.max_positions, " positions"),
-                   .is_padded = true});
-  return all;
+    quantities.push_back({.count = c.max_positions + c.position_offset,
+                          .text = cat("vectors for ", c.max_positions, " positions"),
+                          .is_padded = true});
+  return quantities;
 }
 
 /// Lists the degrees that fit, from 1 to the number of query heads; larger ones never divide these.
 template <class Fits>
-std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
-  std::vector<int64_t> found;
+std::vector<int64_t> list_fitting_degrees(const ModelConfig& config, Fits fits) {
+  std::vector<int64_t> degrees;
   for (int64_t degree = 1; degree <= config.query_heads; ++degree)
-    if (fits(degree)) found.push_back(degree);
-  return found;
+    if (fits(degree)) degrees.push_back(degree);
+  return degrees;
 }
 
 /// Formats a division: "7 = 3 x 2 + 1".
@@ -55,17 +56,19 @@ std::string division_text(int64_t count, int64_t degree) {
   return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
 }
 
-std::string problem_text(const ModelConfig& config, const DividedQuantity& shared, int64_t degree) {
-  const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
-  if (shared.allows_copies)
-    return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
-               division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
+std::string problem_text(const ModelConfig& config, const DividedQuantity& quantity,
+                         int64_t degree) {
+  const auto fit = list_fitting_degrees(config, [&](int64_t d) { return quantity.fits(d); });
+  if (quantity.allows_copies)
+    return cat(quantity.text, " and ", degree, " ranks, neither of which divides the other: ",
+               division_text(std::max(quantity.count, degree), std::min(quantity.count, degree)),
                "; degrees that work: ", join_numbers(fit, ", "));
-  if (shared.is_padded)
-    return cat(shared.what, ", ", divide_up(shared.count, degree), " per rank, leaves none for ",
-               "the last of ", degree, " ranks; degrees that work: ", join_numbers(fit, ", "));
-  return cat(shared.what, " cannot be shared out among ", degree,
-             " ranks: ", division_text(shared.count, degree),
+  if (quantity.is_padded)
+    return cat(quantity.text, ", ", divide_up(quantity.count, degree),
+               " per rank, leaves none for ", "the last of ", degree,
+               " ranks; degrees that work: ", join_numbers(fit, ", "));
+  return cat(quantity.text, " cannot be shared out among ", degree,
+             " ranks: ", division_text(quantity.count, degree),
              "; degrees that work: ", join_numbers(fit, ", "));
 }
 
@@ -73,14 +76,14 @@ std::string problem_text(const ModelConfig& config, const DividedQuantity& share
 
 std::vector<std::string> tensor_split_problems(const ModelConfig& config, int64_t degree) {
   std::vector<std::string> problems;
-  for (const DividedQuantity& shared : divided_quantities(config))
-    if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
+  for (const DividedQuantity& quantity : divided_quantities(config))
+    if (!quantity.fits(degree)) problems.push_back(problem_text(config, quantity, degree));
   return problems;
 }
 
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
-  return degrees(config,
-                 [&](int64_t degree) { return tensor_split_problems(config, degree).empty(); });
+  return list_fitting_degrees(
+      config, [&](int64_t degree) { return tensor_split_problems(config, degree).empty(); });
 }
 
 BatchShape pad_sequence_length(BatchShape batch, const TensorSplit& split) {
@@ -140,23 +143,23 @@ TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split)
   return tensor;
 }
 
-TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_partial) {
+TensorInfo replicate(std::string name, Dims shape, const TensorSplit& split,
+                     bool gradient_is_partial) {
   TensorInfo tensor(std::move(name), std::move(shape));
   tensor.copies = split.degree;
   tensor.partial_gradient = gradient_is_partial && split.degree > 1;
   return tensor;
 }
 
-Box local_part(const TensorInfo& tensor, int index) {
-  Box part = tensor.local;
-  for (size_t d = 0; d < part.extent.size(); ++d) {
-    if (part.extent[d] == tensor.shape[d]) continue;
+Box box_of_rank(const TensorInfo& tensor, int index) {
+  Box box = tensor.local;
+  for (size_t d = 0; d < box.extent.size(); ++d) {
+    if (box.extent[d] == tensor.shape[d]) continue;
     const int64_t each = tensor.rank_extent(d);
-    part.offset[d] = index / tensor.copies * each;
-    part.extent[d] = std::min(each, tensor.shape[d] - part.offset[d]);
+    box.offset[d] = index / tensor.copies * each;
+    box.extent[d] = std::min(each, tensor.shape[d] - box.offset[d]);
   }
-  return part;
+  return box;
 }
 
 }  // namespace ftrun

@@ -45,16 +45,16 @@ int kv_copies(const ModelConfig& config, const TensorSplit& split);
 /// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
 /// of the rows, which are output features (Megatron's column-parallel layers, as W is [out, in]);
 /// with `copies` above 1, that many neighboring ranks have the same rows.
-/// split_columns(): its share of the columns (row-parallel layers). replicated(): the whole tensor;
+/// split_columns(): its share of the columns (row-parallel layers). replicate(): the whole tensor;
 /// `gradient_is_partial` says that a rank computes a partial gradient, which is summed over the
 /// ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
-TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_partial);
+TensorInfo replicate(std::string name, Dims shape, const TensorSplit& split,
+                     bool gradient_is_partial);
 
 /// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be that of any
 /// rank.
-Box local_part(const TensorInfo& tensor, int index);
+Box box_of_rank(const TensorInfo& tensor, int index);
 
 }  // namespace ftrun

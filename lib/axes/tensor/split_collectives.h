@@ -20,14 +20,14 @@ class TensorCollectives {
 
   /// Completes result `x` of an operation that the ranks divide along `letter`: if each rank
   /// computed a term of it, sums the terms. The sum is split by tokens if hidden states are.
-  ValueId complete(OpKind kind, char letter, ValueId x) {
+  ValueId reduce_partial(OpKind kind, char letter, ValueId x) {
     return by_tokens() && is_partial(kind, letter)
                ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
-               : complete_on_each_rank(kind, letter, x);
+               : all_reduce_partial(kind, letter, x);
   }
 
-  /// Completes `x` as complete() does, but gives each rank all tokens of the sum.
-  ValueId complete_on_each_rank(OpKind kind, char letter, ValueId x) {
+  /// Completes `x` as reduce_partial() does, but gives each rank all tokens of the sum.
+  ValueId all_reduce_partial(OpKind kind, char letter, ValueId x) {
     return is_partial(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
   }
 

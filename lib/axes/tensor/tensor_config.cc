@@ -15,13 +15,13 @@ TensorSplit tensor_split(const Config& config) {
 
 TensorSplit tensor_split(const Config& config, int rank) {
   TensorSplit split = tensor_split(config);
-  split.index = rank_mesh(config).coordinate(rank).tensor;
+  split.index = rank_mesh(config).coordinates_of(rank).tensor;
   return split;
 }
 
 int64_t sequence_padding(const Config& config) {
-  const BatchShape given{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  return pad_sequence_length(given, tensor_split(config)).sequence_padding;
+  const BatchShape unpadded{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
+  return pad_sequence_length(unpadded, tensor_split(config)).sequence_padding;
 }
 
 std::optional<Problem> sequence_padding_notice(const Config& config) {

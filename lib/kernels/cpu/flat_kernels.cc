@@ -176,12 +176,12 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
   if (used.state_dtype == DType::kU8)
-    return run_8bit_update(used, config, scalars, flat_kernels().update_8bit[type].of);
+    return run_8bit_update(used, config, scalars, flat_kernels().update_8bit[type].by_types);
   const auto states = static_cast<size_t>(optimizer_states(config).size());
   const UpdateKernel kernel =
-      flat_kernels().update[type][states].of[state_index(used.parameter_dtype, "parameters")]
-                                            [flat_index(used.gradient_dtype, "gradients")]
-                                            [state_index(used.state_dtype, "moments")];
+      flat_kernels().update[type][states].by_types[state_index(used.parameter_dtype, "parameters")]
+                                                  [flat_index(used.gradient_dtype, "gradients")]
+                                                  [state_index(used.state_dtype, "moments")];
   with_rule(config, scalars, [&](const auto& rule) {
     parallel_ranges(used.count, kFlatGrain, [&](int64_t begin, int64_t end) {
       kernel(part_of(used, begin, end, scalars.rounding_key), &rule);

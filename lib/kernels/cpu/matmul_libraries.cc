@@ -88,7 +88,7 @@ struct OneDnn {
 };
 
 template <class Function>
-Function symbol(void* handle, const char* name) {
+Function find_symbol(void* handle, const char* name) {
   return reinterpret_cast<Function>(::dlsym(handle, name));
 }
 
@@ -96,17 +96,17 @@ OneDnn load_onednn() {
   OneDnn library;
   void* const handle = open_matmul_library(MatmulLibrary::kOneDnn).handle;
   if (handle == nullptr) return library;
-  library.fp32 = symbol<OneDnnGemm>(handle, "dnnl_sgemm");
-  library.bf16 = symbol<OneDnnGemm>(handle, "dnnl_gemm_bf16bf16f32");
+  library.fp32 = find_symbol<OneDnnGemm>(handle, "dnnl_sgemm");
+  library.bf16 = find_symbol<OneDnnGemm>(handle, "dnnl_gemm_bf16bf16f32");
   // dnnl_get_effective_cpu_isa() returns the instruction sets that oneDNN may use, which its
   // environment variables can restrict. A trial multiplication would compile kernels that an fp32
   // run never calls, which takes a twentieth of a rank's start.
   using InstructionSets = int (*)();
-  const auto instruction_sets = symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
+  const auto instruction_sets = find_symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
   library.multiplies_bf16 = library.bf16 != nullptr && instruction_sets != nullptr &&
                             (instruction_sets() & kOneDnnAvx512) == kOneDnnAvx512;
   using Version = const int* (*)();
-  if (const auto version = symbol<Version>(handle, "dnnl_version")) {
+  if (const auto version = find_symbol<Version>(handle, "dnnl_version")) {
     const int* const parts = version();
     library.version = cat(parts[0], ".", parts[1], ".", parts[2]);
   }
@@ -144,7 +144,7 @@ struct OpenBlas {
 };
 
 /// Returns the second word of "OpenBLAS 0.3.21 DYNAMIC_ARCH ...".
-std::string version_word(const char* config) {
+std::string parse_openblas_version(const char* config) {
   std::istringstream words(config);
   std::string name, version;
   words >> name >> version;
@@ -157,15 +157,15 @@ OpenBlas load_openblas() {
   if (handle == nullptr) return library;
   for (const std::string prefix : {"scipy_", ""}) {
     const auto function = [&](const char* name) { return prefix + name; };
-    const auto multiply = symbol<CblasGemm>(handle, function("cblas_sgemm").c_str());
+    const auto multiply = find_symbol<CblasGemm>(handle, function("cblas_sgemm").c_str());
     using SetThreads = void (*)(int);
     const auto set_threads =
-        symbol<SetThreads>(handle, function("openblas_set_num_threads").c_str());
+        find_symbol<SetThreads>(handle, function("openblas_set_num_threads").c_str());
     using Config = const char* (*)();
-    const auto config = symbol<Config>(handle, function("openblas_get_config").c_str());
+    const auto config = find_symbol<Config>(handle, function("openblas_get_config").c_str());
     if (multiply == nullptr || set_threads == nullptr || config == nullptr) continue;
     set_threads(1);
-    library = {multiply, version_word(config())};
+    library = {multiply, parse_openblas_version(config())};
     break;
   }
   return library;
@@ -182,7 +182,8 @@ int cblas_letter(bool transpose) {
 
 // --- the rule ---
 
-std::optional<MatmulLibrary> bf16_rule(const CpuTraits& cpu, const AvailableLibraries& available) {
+std::optional<MatmulLibrary> choose_bf16_library(const CpuTraits& cpu,
+                                                 const AvailableLibraries& available) {
   if (cpu.isa < Isa::kAvx512) return std::nullopt;
   if (cpu.amx_bf16) return MatmulLibrary::kMkl;
   if (cpu.avx512_bf16 && available.onednn) return MatmulLibrary::kOneDnn;
@@ -213,18 +214,18 @@ std::string describe_attention(Isa isa) {
 /// Returns the name of the library that the rule prefers and that cannot be loaded; "" if there is
 /// none.
 std::string missing_library(const CpuTraits& cpu, const MatmulRule& rule) {
-  const MatmulRule wanted = matmul_rule(cpu, {});
-  if (wanted.fp32 != rule.fp32) return std::string(matmul_library_name(wanted.fp32));
-  if (wanted.bf16 == rule.bf16 || has_matmul_library(*wanted.bf16)) return "";
-  return std::string(matmul_library_name(*wanted.bf16));
+  const MatmulRule preferred = choose_matmul_rule(cpu, {});
+  if (preferred.fp32 != rule.fp32) return std::string(matmul_library_name(preferred.fp32));
+  if (preferred.bf16 == rule.bf16 || has_matmul_library(*preferred.bf16)) return "";
+  return std::string(matmul_library_name(*preferred.bf16));
 }
 
 /// Returns the rule for the libraries that can be called here. Loads only libraries that a rule
 /// names.
-MatmulRule rule_for_available_libraries(const CpuTraits& cpu, std::optional<MatmulLibrary> pinned) {
+MatmulRule choose_available_rule(const CpuTraits& cpu, std::optional<MatmulLibrary> pinned) {
   AvailableLibraries available;
   for (;;) {
-    MatmulRule rule = matmul_rule(cpu, available, pinned);
+    MatmulRule rule = choose_matmul_rule(cpu, available, pinned);
     const auto lacks = [&](MatmulLibrary library) {
       return (rule.fp32 == library || rule.bf16 == library) && !has_matmul_library(library);
     };
@@ -241,7 +242,7 @@ MatmulRule rule_for_available_libraries(const CpuTraits& cpu, std::optional<Matm
 
 }  // namespace
 
-CpuTraits this_cpu() {
+CpuTraits detect_cpu_traits() {
   CpuTraits cpu;
   cpu.vendor = cpu_vendor();
   cpu.isa = isa_in_use();
@@ -250,10 +251,10 @@ CpuTraits this_cpu() {
   return cpu;
 }
 
-MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
-                       std::optional<MatmulLibrary> pinned) {
+MatmulRule choose_matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
+                              std::optional<MatmulLibrary> pinned) {
   MatmulRule rule;
-  rule.bf16 = bf16_rule(cpu, available);
+  rule.bf16 = choose_bf16_library(cpu, available);
   if (pinned) {
     rule.fp32 = *pinned;
     if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
@@ -271,7 +272,7 @@ MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available
 MatmulRule matmul_rule_in_use() {
   RuleInUse& in_use = rule_in_use();
   const std::lock_guard lock(in_use.mutex);
-  if (!in_use.rule) in_use.rule = rule_for_available_libraries(this_cpu(), std::nullopt);
+  if (!in_use.rule) in_use.rule = choose_available_rule(detect_cpu_traits(), std::nullopt);
   return *in_use.rule;
 }
 
@@ -340,8 +341,8 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
   }
   if (attention_on_matrix_units == true && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
   if (attention_on_matrix_units == false && isa_in_use() == Isa::kAmx) set_isa(Isa::kAvx512);
-  const CpuTraits cpu = this_cpu();
-  const MatmulRule rule = rule_for_available_libraries(cpu, pinned);
+  const CpuTraits cpu = detect_cpu_traits();
+  const MatmulRule rule = choose_available_rule(cpu, pinned);
   set_matmul_rule(rule);
   return {describe_matmul_library(rule.fp32), describe_rule(rule.bf16), describe_attention(cpu.isa),
           pinned ? "" : missing_library(cpu, rule)};

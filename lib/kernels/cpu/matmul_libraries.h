@@ -21,7 +21,7 @@ struct CpuTraits {
   bool avx512_bf16 = false;
   bool amx_bf16 = false;
 };
-CpuTraits this_cpu();
+CpuTraits detect_cpu_traits();
 
 /// AvailableLibraries says which libraries other than LibTorch's can be called on this machine.
 struct AvailableLibraries {
@@ -42,8 +42,8 @@ struct MatmulRule {
 /// AVX-512, whole training runs are faster with oneDNN; if not, MKL is not slower
 /// (docs/benchmarks.md). bf16 is multiplied without widening on CPUs with instructions for it: by
 /// MKL on matrix units, else by oneDNN. `pinned` is the library to use on any CPU.
-MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
-                       std::optional<MatmulLibrary> pinned = std::nullopt);
+MatmulRule choose_matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
+                              std::optional<MatmulLibrary> pinned = std::nullopt);
 
 /// Returns the rule that matrix multiplications follow: this CPU's until set_matmul_rule().
 MatmulRule matmul_rule_in_use();

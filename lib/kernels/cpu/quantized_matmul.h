@@ -24,7 +24,7 @@ struct QuantizedMatrix {
     dequantize_values(format, records, position, {out, static_cast<size_t>(before)});
     const int64_t whole = (count - before) / format.block * format.block;
     for (int64_t i = before; i < before + whole; i += format.block)
-      dequantize_block(quantized_block(format, records, position + i), out + i);
+      dequantize_block(find_quantized_block(format, records, position + i), out + i);
     const int64_t rest = before + whole;
     dequantize_values(format, records, position + rest,
                       {out + rest, static_cast<size_t>(count - rest)});

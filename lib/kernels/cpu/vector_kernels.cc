@@ -17,12 +17,12 @@ namespace {
 
 /// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY allow. (The variable also
 /// limits LibTorch's kernels.)
-Isa wanted_isa() {
+Isa choose_isa() {
   const Isa best = best_isa();
   const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
-  const std::string_view held = variable == nullptr ? "" : variable;
-  if (held == "avx2") return Isa::kAvx2;
-  return held == "avx512" ? std::min(best, Isa::kAvx512) : best;
+  const std::string_view value = variable == nullptr ? "" : variable;
+  if (value == "avx2") return Isa::kAvx2;
+  return value == "avx512" ? std::min(best, Isa::kAvx512) : best;
 }
 
 bool has_avx512() {
@@ -39,7 +39,7 @@ bool may_use_matrix_units() {
 }
 
 std::atomic<Isa>& chosen_isa() {
-  static std::atomic<Isa> isa{wanted_isa()};
+  static std::atomic<Isa> isa{choose_isa()};
   return isa;
 }
 

@@ -92,12 +92,12 @@ struct FlatUpdateRange {
 /// gradients and states; an entry is null where a rule does not have that many states.
 using UpdateKernel = void (*)(const FlatUpdateRange& range, const void* rule);
 struct UpdateKernels {
-  UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
+  UpdateKernel by_types[kStateTypes][kFlatTypes][kStateTypes];
 };
 /// Update8bitKernels update states that are codes, or only compute their new scales. Entries are by
 /// the types of parameters and gradients; null for rules without codes.
 struct Update8bitKernels {
-  UpdateKernel of[kStateTypes][kFlatTypes];
+  UpdateKernel by_types[kStateTypes][kFlatTypes];
   UpdateKernel compute_scales[kStateTypes][kFlatTypes];
 };
 

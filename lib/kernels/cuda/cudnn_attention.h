@@ -43,8 +43,9 @@ struct CudnnAttentionGraph {
   std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {},
                          token_offsets = {};
 };
-CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
-                                          const CudnnPart& part, int64_t tokens, bool backward);
+CudnnAttentionGraph make_cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs,
+                                               const CudnnPart& part, int64_t tokens,
+                                               bool backward);
 
 /// CudnnAttention runs cuDNN's attention on the calling thread's device, with the plans that were
 /// prepared.
@@ -84,7 +85,7 @@ class CudnnAttention {
     CudnnPlan plan;
     void* workspace;
   };
-  struct Prepared {
+  struct PreparedAttention {
     AttentionAttrs attrs;
     int64_t tokens;
     bool documents;
@@ -101,13 +102,13 @@ class CudnnAttention {
     int64_t bytes;
   };
 
-  void* workspace_of(int64_t bytes);
-  const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
-                       bool backward) const;
+  void* find_or_allocate_workspace(int64_t bytes);
+  const PreparedAttention* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                                bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
   /// Returns the operands of a part's graph. They begin at a token (the first of a sequence) and a
   /// key/value head.
-  static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
+  static std::vector<CudnnArgument> operands(const PreparedAttention& prepared, size_t index,
                                              const Attention& a, int64_t token, int64_t kv_head);
   static void add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
                         const DocumentLists::DocumentGroup& lists, int64_t first);
@@ -116,7 +117,7 @@ class CudnnAttention {
   const bool required_;
   const int64_t part_bytes_;
   CudnnHandle handle_ = nullptr;
-  std::vector<Prepared> prepared_;
+  std::vector<PreparedAttention> prepared_;
   std::string unsupported_reason_;
   /// Workspaces, each larger than the previous one. A plan keeps the workspace that it was given,
   /// because captured graphs hold its address.

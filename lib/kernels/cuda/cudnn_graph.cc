@@ -10,7 +10,7 @@ namespace ftrun::cuda {
 namespace {
 
 /// Returns cuDNN's message for a status, followed by the last error message that it recorded.
-std::string error_text(const CudnnApi& api, int status) {
+std::string status_text(const CudnnApi& api, int status) {
   char noted[512] = "";
   api.last_error(noted, sizeof noted);
   return cat(api.error_string(status), noted[0] == '\0' ? "" : ": ", noted);
@@ -20,15 +20,15 @@ void add_target(CudnnDescriptor& to, const CudnnTarget& target, CudnnAttribute h
   if (target.handle != nullptr) to.set(handle, CudnnElement::kHandle, target.handle);
 }
 
-std::vector<CudnnDescriptor> descriptors(const CudnnApi& api, CudnnKind kind, int64_t count) {
-  std::vector<CudnnDescriptor> made;
-  for (int64_t i = 0; i < count; ++i) made.emplace_back(api, kind);
-  return made;
+std::vector<CudnnDescriptor> make_descriptors(const CudnnApi& api, CudnnKind kind, int64_t count) {
+  std::vector<CudnnDescriptor> descriptors;
+  for (int64_t i = 0; i < count; ++i) descriptors.emplace_back(api, kind);
+  return descriptors;
 }
 
 /// Lists the engine configurations that cuDNN's heuristics propose for the graph, best first.
-std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph,
-                                            const CudnnTarget& target) {
+std::vector<CudnnDescriptor> list_engine_configs(const CudnnApi& api, const CudnnDescriptor& graph,
+                                                 const CudnnTarget& target) {
   CudnnDescriptor heuristics(api, CudnnKind::kHeuristics);
   heuristics.set(CudnnAttribute::kHeuristicsGraph, graph);
   heuristics.set(CudnnAttribute::kHeuristicsMode, CudnnElement::kHeuristicsMode, kCudnnHeuristicsA);
@@ -37,16 +37,16 @@ std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDesc
   heuristics.finalize();
   const int64_t count =
       heuristics.get(CudnnAttribute::kHeuristicsResults, CudnnElement::kDescriptor, 0, nullptr);
-  std::vector<CudnnDescriptor> configs = descriptors(api, CudnnKind::kEngineConfig, count);
+  std::vector<CudnnDescriptor> configs = make_descriptors(api, CudnnKind::kEngineConfig, count);
   std::vector<void*> raw;
   for (const CudnnDescriptor& config : configs) raw.push_back(config.raw());
-  const int64_t found = heuristics.get(CudnnAttribute::kHeuristicsResults,
-                                       CudnnElement::kDescriptor, count, raw.data());
-  while (static_cast<int64_t>(configs.size()) > found) configs.pop_back();
+  const int64_t returned_count = heuristics.get(CudnnAttribute::kHeuristicsResults,
+                                                CudnnElement::kDescriptor, count, raw.data());
+  while (static_cast<int64_t>(configs.size()) > returned_count) configs.pop_back();
   return configs;
 }
 
-bool repeats_its_bits(const CudnnApi& api, const CudnnDescriptor& config) {
+bool is_deterministic(const CudnnApi& api, const CudnnDescriptor& config) {
   CudnnDescriptor engine(api, CudnnKind::kEngine);
   void* raw = engine.raw();
   config.get(CudnnAttribute::kEngineConfigEngine, CudnnElement::kDescriptor, 1, &raw);
@@ -74,7 +74,7 @@ CudnnDescriptor::~CudnnDescriptor() {
 
 void CudnnDescriptor::check(int status, const char* what) const {
   if (status == kCudnnSuccess) return;
-  throw_library_error(what, "cuDNN", error_text(api_, status));
+  throw_library_error(what, "cuDNN", status_text(api_, status));
 }
 
 void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count,
@@ -91,14 +91,14 @@ void CudnnDescriptor::finalize() {
 std::optional<std::string> CudnnDescriptor::try_finalize() {
   const int status = api_.finalize(raw_);
   if (status == kCudnnSuccess) return std::nullopt;
-  return error_text(api_, status);
+  return status_text(api_, status);
 }
 
-int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t room,
+int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t max_count,
                              void* elements) const {
   int64_t count = 0;
-  check(api_.get_attribute(raw_, static_cast<int>(name), static_cast<int>(element), room, &count,
-                           elements),
+  check(api_.get_attribute(raw_, static_cast<int>(name), static_cast<int>(element), max_count,
+                           &count, elements),
         "asking about attention");
   return count;
 }
@@ -123,31 +123,31 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
   pack.set(CudnnAttribute::kPackWorkspace, CudnnElement::kPointer, workspace);
   pack.finalize();
   const int status = api_.execute(handle, plan_.raw(), pack.raw());
-  if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", error_text(api_, status));
+  if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", status_text(api_, status));
 }
 
-int64_t CudnnGraph::tensor(const CudnnShape& shape, TensorStorage storage) {
+int64_t CudnnGraph::add_tensor(const CudnnShape& shape, TensorStorage storage) {
   const bool is_list = storage == TensorStorage::kMemory && shape.type == CudnnType::kInt32;
   const int64_t alignment = is_list ? 4 : 16;
   const auto id = static_cast<int64_t>(tensors_.size()) + 1;
   const auto dims = static_cast<int64_t>(shape.dims.size());
-  CudnnDescriptor made(api_, CudnnKind::kTensor);
-  made.set(CudnnAttribute::kTensorType, CudnnElement::kDataType, shape.type);
-  made.set(CudnnAttribute::kTensorDimensions, CudnnElement::kInt64, dims, shape.dims.data());
-  made.set(CudnnAttribute::kTensorStrides, CudnnElement::kInt64, dims, shape.strides.data());
-  made.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
-  made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, alignment);
-  made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean,
-           storage == TensorStorage::kWithin);
-  made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean,
-           storage == TensorStorage::kByValue);
-  if (shape.offsets) made.set(CudnnAttribute::kTensorOffsets, at(*shape.offsets));
-  made.finalize();
-  tensors_.push_back(std::move(made));
+  CudnnDescriptor tensor(api_, CudnnKind::kTensor);
+  tensor.set(CudnnAttribute::kTensorType, CudnnElement::kDataType, shape.type);
+  tensor.set(CudnnAttribute::kTensorDimensions, CudnnElement::kInt64, dims, shape.dims.data());
+  tensor.set(CudnnAttribute::kTensorStrides, CudnnElement::kInt64, dims, shape.strides.data());
+  tensor.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
+  tensor.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, alignment);
+  tensor.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean,
+             storage == TensorStorage::kVirtual);
+  tensor.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean,
+             storage == TensorStorage::kByValue);
+  if (shape.offsets) tensor.set(CudnnAttribute::kTensorOffsets, at(*shape.offsets));
+  tensor.finalize();
+  tensors_.push_back(std::move(tensor));
   return id;
 }
 
-CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) {
+CudnnDescriptor& CudnnGraph::add_operation(CudnnKind kind) {
   return operations_.emplace_back(api_, kind);
 }
 
@@ -155,15 +155,15 @@ void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c, const CudnnMatmulLength
   CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kMatmul);
   mode.set(CudnnAttribute::kMatmulPrecision, CudnnElement::kDataType, CudnnType::kFloat);
   mode.finalize();
-  CudnnDescriptor& made = operation(CudnnKind::kMatmulOperation);
-  made.set(CudnnAttribute::kMatmulDescriptor, mode);
-  made.set(CudnnAttribute::kMatmulA, at(a));
-  made.set(CudnnAttribute::kMatmulB, at(b));
-  made.set(CudnnAttribute::kMatmulC, at(c));
-  if (lengths.rows) made.set(CudnnAttribute::kMatmulRows, at(*lengths.rows));
-  if (lengths.columns) made.set(CudnnAttribute::kMatmulColumns, at(*lengths.columns));
-  if (lengths.depth) made.set(CudnnAttribute::kMatmulDepth, at(*lengths.depth));
-  made.finalize();
+  CudnnDescriptor& operation = add_operation(CudnnKind::kMatmulOperation);
+  operation.set(CudnnAttribute::kMatmulDescriptor, mode);
+  operation.set(CudnnAttribute::kMatmulA, at(a));
+  operation.set(CudnnAttribute::kMatmulB, at(b));
+  operation.set(CudnnAttribute::kMatmulC, at(c));
+  if (lengths.rows) operation.set(CudnnAttribute::kMatmulRows, at(*lengths.rows));
+  if (lengths.columns) operation.set(CudnnAttribute::kMatmulColumns, at(*lengths.columns));
+  if (lengths.depth) operation.set(CudnnAttribute::kMatmulDepth, at(*lengths.depth));
+  operation.finalize();
 }
 
 void CudnnGraph::pointwise(const Pointwise& p) {
@@ -172,35 +172,35 @@ void CudnnGraph::pointwise(const Pointwise& p) {
   mode.set(CudnnAttribute::kPointwisePrecision, CudnnElement::kDataType, p.precision);
   if (p.axis >= 0) mode.set(CudnnAttribute::kPointwiseAxis, CudnnElement::kInt64, p.axis);
   mode.finalize();
-  CudnnDescriptor& made = operation(CudnnKind::kPointwiseOperation);
-  made.set(CudnnAttribute::kPointwiseDescriptor, mode);
-  made.set(CudnnAttribute::kPointwiseX, at(p.x));
-  if (p.b) made.set(CudnnAttribute::kPointwiseB, at(*p.b));
-  if (p.t) made.set(CudnnAttribute::kPointwiseT, at(*p.t));
-  made.set(CudnnAttribute::kPointwiseY, at(p.y));
-  made.finalize();
+  CudnnDescriptor& operation = add_operation(CudnnKind::kPointwiseOperation);
+  operation.set(CudnnAttribute::kPointwiseDescriptor, mode);
+  operation.set(CudnnAttribute::kPointwiseX, at(p.x));
+  if (p.b) operation.set(CudnnAttribute::kPointwiseB, at(*p.b));
+  if (p.t) operation.set(CudnnAttribute::kPointwiseT, at(*p.t));
+  operation.set(CudnnAttribute::kPointwiseY, at(p.y));
+  operation.finalize();
 }
 
 void CudnnGraph::reduce(CudnnReduction mode, int64_t x, int64_t y) {
-  CudnnDescriptor& how = modes_.emplace_back(api_, CudnnKind::kReduction);
-  how.set(CudnnAttribute::kReductionOperator, CudnnElement::kReductionOperator, mode);
-  how.set(CudnnAttribute::kReductionPrecision, CudnnElement::kDataType, CudnnType::kFloat);
-  how.finalize();
-  CudnnDescriptor& made = operation(CudnnKind::kReductionOperation);
-  made.set(CudnnAttribute::kReductionDescriptor, how);
-  made.set(CudnnAttribute::kReductionX, at(x));
-  made.set(CudnnAttribute::kReductionY, at(y));
-  made.finalize();
+  CudnnDescriptor& reduction = modes_.emplace_back(api_, CudnnKind::kReduction);
+  reduction.set(CudnnAttribute::kReductionOperator, CudnnElement::kReductionOperator, mode);
+  reduction.set(CudnnAttribute::kReductionPrecision, CudnnElement::kDataType, CudnnType::kFloat);
+  reduction.finalize();
+  CudnnDescriptor& operation = add_operation(CudnnKind::kReductionOperation);
+  operation.set(CudnnAttribute::kReductionDescriptor, reduction);
+  operation.set(CudnnAttribute::kReductionX, at(x));
+  operation.set(CudnnAttribute::kReductionY, at(y));
+  operation.finalize();
 }
 
 void CudnnGraph::reshape(int64_t x, int64_t y) {
-  CudnnDescriptor& made = operation(CudnnKind::kReshapeOperation);
-  made.set(CudnnAttribute::kReshapeX, at(x));
-  made.set(CudnnAttribute::kReshapeY, at(y));
-  made.finalize();
+  CudnnDescriptor& operation = add_operation(CudnnKind::kReshapeOperation);
+  operation.set(CudnnAttribute::kReshapeX, at(x));
+  operation.set(CudnnAttribute::kReshapeY, at(y));
+  operation.finalize();
 }
 
-CudnnDescriptor CudnnGraph::finished_graph(const CudnnTarget& target) const {
+CudnnDescriptor CudnnGraph::finalize_graph(const CudnnTarget& target) const {
   std::vector<void*> raw;
   for (const CudnnDescriptor& each : operations_) raw.push_back(each.raw());
   CudnnDescriptor graph(api_, CudnnKind::kOperationGraph);
@@ -211,34 +211,34 @@ CudnnDescriptor CudnnGraph::finished_graph(const CudnnTarget& target) const {
   return graph;
 }
 
-CudnnGraph::Engines CudnnGraph::engines(const CudnnTarget& target) const {
-  Engines found{finished_graph(target), {}};
-  for (CudnnDescriptor& config : engine_configs(api_, found.graph, target))
-    if (repeats_its_bits(api_, config)) found.configs.push_back(std::move(config));
-  return found;
+CudnnGraph::Engines CudnnGraph::list_engines(const CudnnTarget& target) const {
+  Engines engines{finalize_graph(target), {}};
+  for (CudnnDescriptor& config : list_engine_configs(api_, engines.graph, target))
+    if (is_deterministic(api_, config)) engines.configs.push_back(std::move(config));
+  return engines;
 }
 
-CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) const {
-  Engines found = engines(target);
-  std::string why = "it has no deterministic engine";
-  for (CudnnDescriptor& config : found.configs) {
+CudnnPlan CudnnGraph::make_plan(const CudnnTarget& target, const std::string& what) const {
+  Engines engines = list_engines(target);
+  std::string reason = "it has no deterministic engine";
+  for (CudnnDescriptor& config : engines.configs) {
     CudnnDescriptor plan(api_, CudnnKind::kPlan);
     add_target(plan, target, CudnnAttribute::kPlanHandle);
     if (target.properties != nullptr) plan.set(CudnnAttribute::kPlanDevice, *target.properties);
     plan.set(CudnnAttribute::kPlanEngineConfig, config);
-    const std::optional<std::string> refused = plan.try_finalize();
-    if (refused) {
-      why = *refused;
+    const std::optional<std::string> refusal = plan.try_finalize();
+    if (refusal) {
+      reason = *refusal;
       continue;
     }
     std::vector<CudnnDescriptor> parts;
-    parts.push_back(std::move(found.graph));
+    parts.push_back(std::move(engines.graph));
     parts.push_back(std::move(config));
     return {api_, std::move(parts), std::move(plan)};
   }
   throw Error(
       ExitCode::kUnsupported,
-      cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
+      cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", reason),
       "set kernels.attention: own");
 }
 

@@ -36,8 +36,8 @@ class CudnnDescriptor {
   void finalize();
   /// Finalizes a descriptor that cuDNN may refuse; returns cuDNN's message, or nothing.
   std::optional<std::string> try_finalize();
-  /// Reads at most `room` elements of an attribute, and returns how many there are.
-  int64_t get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const;
+  /// Reads at most `max_count` elements of an attribute, and returns how many there are.
+  int64_t get(CudnnAttribute name, CudnnElement element, int64_t max_count, void* elements) const;
 
  private:
   void check(int status, const char* what) const;
@@ -104,12 +104,16 @@ class CudnnGraph {
 
   /// Adds a tensor: one in memory (16 bytes aligned, lists 4), one that exists only inside the
   /// graph, or a number that is given by its address.
-  int64_t in_memory(const CudnnShape& shape) { return tensor(shape, TensorStorage::kMemory); }
-  int64_t within(const CudnnShape& shape) { return tensor(shape, TensorStorage::kWithin); }
-  int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, TensorStorage::kByValue); }
+  int64_t add_memory_tensor(const CudnnShape& shape) {
+    return add_tensor(shape, TensorStorage::kMemory);
+  }
+  int64_t add_virtual_tensor(const CudnnShape& shape) {
+    return add_tensor(shape, TensorStorage::kVirtual);
+  }
+  int64_t add_scalar() { return add_tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, TensorStorage::kByValue); }
   /// Adds an I32[count] in memory.
-  int64_t list(int64_t count) {
-    return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32});
+  int64_t add_list(int64_t count) {
+    return add_memory_tensor({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32});
   }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnMatmulLengths& lengths = {});
@@ -136,18 +140,18 @@ class CudnnGraph {
     CudnnDescriptor graph;
     std::vector<CudnnDescriptor> configs;
   };
-  Engines engines(const CudnnTarget& target) const;
+  Engines list_engines(const CudnnTarget& target) const;
   /// Makes a plan with the first of cuDNN's engines that has the same bits from run to run. Throws
   /// Error(kUnsupported) if there is none; its message names `what` and has cuDNN's message.
-  CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
+  CudnnPlan make_plan(const CudnnTarget& target, const std::string& what) const;
 
  private:
-  enum class TensorStorage { kMemory, kWithin, kByValue };
+  enum class TensorStorage { kMemory, kVirtual, kByValue };
 
-  int64_t tensor(const CudnnShape& shape, TensorStorage storage);
+  int64_t add_tensor(const CudnnShape& shape, TensorStorage storage);
   const CudnnDescriptor& at(int64_t id) const { return tensors_[static_cast<size_t>(id - 1)]; }
-  CudnnDescriptor& operation(CudnnKind kind);
-  CudnnDescriptor finished_graph(const CudnnTarget& target) const;
+  CudnnDescriptor& add_operation(CudnnKind kind);
+  CudnnDescriptor finalize_graph(const CudnnTarget& target) const;
 
   const CudnnApi& api_;
   std::vector<CudnnDescriptor> tensors_;

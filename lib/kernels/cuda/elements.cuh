@@ -154,7 +154,7 @@ __device__ inline float block_sum(float x) {
 
 // --- host ----------------------------------------------------------------------------------------
 
-inline bool aligned(const void* p) {
+inline bool is_aligned(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
@@ -162,7 +162,7 @@ inline bool aligned(const void* p) {
 /// time.
 template <class T, class... Pointers>
 bool vectors_fit(int64_t width, Pointers... pointers) {
-  return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);
+  return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (is_aligned(pointers) && ...);
 }
 
 /// Returns a number of threads in whole warps, enough for `items`, at most `max_threads`.

@@ -15,7 +15,7 @@ struct HeadOfToken {
   int64_t token;
   int head;
   /// The number of elements before this head's.
-  int64_t at;
+  int64_t offset;
   bool exists;
 };
 
@@ -51,7 +51,7 @@ struct NormedQkv {
   /// Returns the weights of a head if all query heads share their weights, and all key heads do.
   __device__ const T* shared_weight(int head) const { return head < q_heads ? wq : wk; }
   /// Returns the weights of a head if each head has its own.
-  __device__ const T* own_weight(int head) const {
+  __device__ const T* weight_of_head(int head) const {
     return head < q_heads ? wq + static_cast<int64_t>(head) * head_size
                           : wk + static_cast<int64_t>(head - q_heads) * head_size;
   }

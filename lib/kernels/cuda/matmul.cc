@@ -91,29 +91,29 @@ void Matmul::run_in_whole_rows(const MatmulArguments& p, HeadRowsExtent rows, cu
   const auto extent = [rows](MatmulArguments& of) -> int64_t& {
     return rows == HeadRowsExtent::kM ? of.m : rows == HeadRowsExtent::kN ? of.n : of.k;
   };
-  MatmulArguments whole = p;
-  whole.a_stride = a_stride_of(p);
-  whole.b_stride = b_stride_of(p);
-  whole.c_stride = c_stride_of(p);
-  const int64_t all = extent(whole), first = all / kWholeRows * kWholeRows;
-  if (all % kFastRows == 0 || first == 0) return run(p, stream);
-  MatmulArguments rest = whole;
-  extent(whole) = first;
-  extent(rest) = all - first;
-  // The number of elements from row or column 0 of an operand to row or column `first`.
+  MatmulArguments fast_part = p;
+  fast_part.a_stride = a_stride_of(p);
+  fast_part.b_stride = b_stride_of(p);
+  fast_part.c_stride = c_stride_of(p);
+  const int64_t row_count = extent(fast_part), fast_rows = row_count / kWholeRows * kWholeRows;
+  if (row_count % kFastRows == 0 || fast_rows == 0) return run(p, stream);
+  MatmulArguments remainder = fast_part;
+  extent(fast_part) = fast_rows;
+  extent(remainder) = row_count - fast_rows;
+  // The number of elements from row or column 0 of an operand to row or column `fast_rows`.
   const int64_t along_a =
-      p.transpose_a == (rows == HeadRowsExtent::kM) ? first : first * whole.a_stride;
+      p.transpose_a == (rows == HeadRowsExtent::kM) ? fast_rows : fast_rows * fast_part.a_stride;
   const int64_t along_b =
-      p.transpose_b == (rows == HeadRowsExtent::kK) ? first : first * whole.b_stride;
-  if (rows != HeadRowsExtent::kN) rest.a = element(p.a, p.dtype, along_a);
-  if (rows != HeadRowsExtent::kM) rest.b = element(p.b, p.dtype, along_b);
+      p.transpose_b == (rows == HeadRowsExtent::kK) ? fast_rows : fast_rows * fast_part.b_stride;
+  if (rows != HeadRowsExtent::kN) remainder.a = element(p.a, p.dtype, along_a);
+  if (rows != HeadRowsExtent::kM) remainder.b = element(p.b, p.dtype, along_b);
   if (rows == HeadRowsExtent::kK)
-    rest.beta = 1.0F;
+    remainder.beta = 1.0F;
   else
-    rest.c = const_cast<void*>(
-        element(p.c, p.out_dtype, rows == HeadRowsExtent::kN ? first : first * whole.c_stride));
-  run(whole, stream);
-  run(rest, stream);
+    remainder.c = const_cast<void*>(element(
+        p.c, p.out_dtype, rows == HeadRowsExtent::kN ? fast_rows : fast_rows * fast_part.c_stride));
+  run(fast_part, stream);
+  run(remainder, stream);
 }
 
 }  // namespace ftrun::cuda

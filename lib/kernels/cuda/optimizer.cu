@@ -268,7 +268,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, Blocks8bit 
   for (int s = 0; s < kStates; ++s) {
     const DynamicCodeMap& map = kCodeMaps[blocks.has_negative[s] ? 1 : 0];
     values[s][thread] = map.values[thread];
-    least[s][thread] = map.least[thread];
+    least[s][thread] = map.smallest_shares[thread];
   }
   __syncthreads();
   const Rule rule = shared;

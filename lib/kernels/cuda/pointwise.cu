@@ -121,7 +121,7 @@ template <class Body>
 void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count,
                 Body body) {
   constexpr int64_t kMaxBlocks = 4096;
-  const bool packs = aligned(from) && aligned(to);
+  const bool packs = is_aligned(from) && is_aligned(to);
   const int64_t wanted = divide_up(divide_up(count, packs ? kPack : 1), kPointwiseThreads);
   const unsigned grid = blocks(wanted < kMaxBlocks ? wanted : kMaxBlocks);
   with_type(from_dtype, [&](auto from_type) {

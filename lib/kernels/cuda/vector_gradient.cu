@@ -60,7 +60,7 @@ __global__ void sum_parts(const float* partials, int64_t parts, int64_t width, c
 
 int64_t vector_gradient_parts(const VectorGradient& g) {
   const int64_t workspace_parts = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
-  return std::max<int64_t>(1, std::min(workspace_parts, gpu_partials(g.tokens)));
+  return std::max<int64_t>(1, std::min(workspace_parts, count_gpu_partials(g.tokens)));
 }
 
 int64_t vector_gradient_tokens(const VectorGradient& g) {

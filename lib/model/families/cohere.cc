@@ -21,13 +21,13 @@ void read_parallel_blocks(ConfigReader& reader, ModelConfig& config) {
   config.norm_bias = false;
   config.parallel_residual = true;
   config.rotates_pairs = true;
-  config.logit_scale = reader.number_or("logit_scale", 0.0625, true);
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  config.logit_scale = reader.read_number_or("logit_scale", 0.0625, true);
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", false);
 }
 
 void read_cohere(ConfigReader& reader, ModelConfig& config) {
   read_parallel_blocks(reader, config);
-  if (reader.flag_or("use_qk_norm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
+  if (reader.read_bool_or("use_qk_norm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
 }
 
 void read_cohere2(ConfigReader& reader, ModelConfig& config) {
@@ -35,7 +35,7 @@ void read_cohere2(ConfigReader& reader, ModelConfig& config) {
   const int64_t window = read_window(reader);
   if (!read_layer_types(reader, config, window))
     set_periodic_windows(reader, config, window,
-                         reader.whole_or("sliding_window_pattern", 4, {1, 10000}));
+                         reader.read_integer_or("sliding_window_pattern", 4, {1, 10000}));
   for (const int64_t each : config.windows) config.rotates.push_back(each > 0);
 }
 

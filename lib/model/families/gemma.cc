@@ -39,9 +39,9 @@ void read_common_part(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kRmsStoredLessOne;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden));
   config.rounds_embedding_scale = true;
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
-  if (reader.flag_or("use_bidirectional_attention", false))
-    reader.unsupported("use_bidirectional_attention", "is not supported yet");
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", false);
+  if (reader.read_bool_or("use_bidirectional_attention", false))
+    reader.add_unsupported("use_bidirectional_attention", "is not supported yet");
 }
 
 /// Reads the windows of layers. Without layer_types, every `period`-th layer has full attention.
@@ -53,20 +53,21 @@ void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
 
 double read_softcap(ConfigReader& reader, const char* key, double class_default) {
   const bool is_null = reader.has(key) && !reader.find(key);
-  return is_null ? 0 : reader.number_or(key, class_default, true);
+  return is_null ? 0 : reader.read_number_or(key, class_default, true);
 }
 
 void read_scores(ConfigReader& reader, ModelConfig& config) {
-  config.attention_scale = 1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0, true));
+  config.attention_scale =
+      1.0 / std::sqrt(reader.read_number_or("query_pre_attn_scalar", 256.0, true));
 }
 
 void read_gemma(ConfigReader& reader, ModelConfig& config) {
   read_common_part(reader, config);
   // "gelu" in the first releases means the tanh approximation, with which the models were trained.
   if (config.activation == Activation::kGelu) config.activation = Activation::kGeluTanh;
-  const std::string other = reader.text_or("hidden_activation", "gelu_pytorch_tanh");
+  const std::string other = reader.read_text_or("hidden_activation", "gelu_pytorch_tanh");
   if (other != "gelu_pytorch_tanh" && other != "gelu")
-    reader.unsupported("hidden_activation", "is not what hidden_act says");
+    reader.add_unsupported("hidden_activation", "is not what hidden_act says");
 }
 
 void read_gemma2(ConfigReader& reader, ModelConfig& config) {
@@ -79,7 +80,7 @@ void read_gemma2(ConfigReader& reader, ModelConfig& config) {
 
 void read_gemma3(ConfigReader& reader, ModelConfig& config) {
   read_common_part(reader, config);
-  read_windows(reader, config, reader.whole_or("sliding_window_pattern", 6, {1, 10000}));
+  read_windows(reader, config, reader.read_integer_or("sliding_window_pattern", 6, {1, 10000}));
   read_scores(reader, config);
   config.qk_norm = QkNorm::kEachHead;
   config.attention_softcap = read_softcap(reader, "attn_logit_softcapping", 0);

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, kProjections> kGlmLinearLayers{
     "mlp.gate_up_proj", "mlp.gate_up_proj", "mlp.down_proj"};
 
 void read_glm(ConfigReader& reader, ModelConfig& config) {
-  config.qkv_bias = reader.flag_or("attention_bias", true);
+  config.qkv_bias = reader.read_bool_or("attention_bias", true);
   config.rotates_pairs = true;
 }
 

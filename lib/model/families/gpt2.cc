@@ -8,10 +8,10 @@ namespace {
 void read_gpt2(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = true;
-  config.feed_forward = reader.whole_or("n_inner", 4 * config.hidden, {1, int64_t{1} << 22});
-  if (!reader.flag_or("scale_attn_weights", true)) config.attention_scale = 1.0;
+  config.feed_forward = reader.read_integer_or("n_inner", 4 * config.hidden, {1, int64_t{1} << 22});
+  if (!reader.read_bool_or("scale_attn_weights", true)) config.attention_scale = 1.0;
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
-    if (reader.flag_or(key, false)) reader.unsupported(key, "is not supported yet");
+    if (reader.read_bool_or(key, false)) reader.add_unsupported(key, "is not supported yet");
   record_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"}, 0.1);
 }
 
@@ -48,8 +48,8 @@ const Family kGpt2Family{.model_type = "gpt2",
                                                      "attn.c_proj", "", "mlp.c_fc", "mlp.c_proj"},
                                    .norm = "transformer.ln_f",
                                    .transposed = true,
-                                   .ignored = {".attn.bias", ".attn.masked_bias"},
-                                   .adapted = {"c_attn"}},
+                                   .ignored_suffixes = {".attn.bias", ".attn.masked_bias"},
+                                   .default_targets = {"c_attn"}},
                          .read = read_gpt2};
 
 }  // namespace ftrun

@@ -9,8 +9,8 @@ namespace {
 void read_gpt_neox(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   config.mlp_bias = true;
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", true);
-  config.parallel_residual = reader.flag_or("use_parallel_residual", true);
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", true);
+  config.parallel_residual = reader.read_bool_or("use_parallel_residual", true);
   record_dropouts(reader, config, {"hidden_dropout"});
 }
 
@@ -37,8 +37,9 @@ const Family kGptNeoxFamily{
               .norm = "gpt_neox.final_layer_norm",
               .head = "embed_out",
               .rows_by_key_head = true,
-              .ignored = {"rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"},
-              .adapted = {"query_key_value"}},
+              .ignored_suffixes = {"rotary_emb.inv_freq", ".attention.bias",
+                                   ".attention.masked_bias"},
+              .default_targets = {"query_key_value"}},
     .rotates_partly = true,
     .read = read_gpt_neox};
 

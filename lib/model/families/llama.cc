@@ -6,10 +6,10 @@ namespace ftrun {
 namespace {
 
 void read_llama(ConfigReader& reader, ModelConfig& config) {
-  const bool attention_bias = reader.flag_or("attention_bias", false);
+  const bool attention_bias = reader.read_bool_or("attention_bias", false);
   config.qkv_bias = attention_bias;
   config.attention_out_bias = attention_bias;
-  config.mlp_bias = reader.flag_or("mlp_bias", false);
+  config.mlp_bias = reader.read_bool_or("mlp_bias", false);
   read_layer_types(reader, config, 0);
 }
 

@@ -17,8 +17,8 @@ void read_mistral(ConfigReader& reader, ModelConfig& config) {
   const bool mixed = std::any_of(config.windows.begin(), config.windows.end(), slides) &&
                      !std::all_of(config.windows.begin(), config.windows.end(), slides);
   if (mixed)
-    reader.unsupported("layer_types",
-                       "a mistral model with two kinds of layers is not supported yet");
+    reader.add_unsupported("layer_types",
+                           "a mistral model with two kinds of layers is not supported yet");
   std::fill(config.windows.begin(), config.windows.end(), window);
 }
 
@@ -35,7 +35,7 @@ void read_ministral3(ConfigReader& reader, ModelConfig& config) {
   if (!reader.find("rope_parameters") && !reader.find("rope_scaling"))
     config.rope = {.theta = 1e6, .scaling = YarnScaling{.factor = 16, .original_positions = 16384}};
   else if (!config.rope.as<YarnScaling>())
-    reader.unsupported("rope_parameters", "rope types other than yarn are not supported yet");
+    reader.add_unsupported("rope_parameters", "rope types other than yarn are not supported yet");
   config.max_unscaled_positions = config.rope.original_positions();
 }
 

@@ -10,11 +10,11 @@ namespace {
 void read_olmo(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   config.norm_weight = config.norm_bias = false;
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", false);
   if (const nlohmann::json* const bound = reader.find("clip_qkv"))
-    reader.unsupported("clip_qkv", cat("found ", found_text(*bound),
-                                       "; queries, keys and values that are clipped to a bound "
-                                       "are not supported yet (null is)"));
+    reader.add_unsupported("clip_qkv", cat("found ", json_value_text(*bound),
+                                           "; queries, keys and values that are clipped to a bound "
+                                           "are not supported yet (null is)"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace ftrun {
 namespace {
 
 void read_olmo2(ConfigReader& reader, ModelConfig& config) {
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", false);
   config.qk_norm = QkNorm::kAllHeads;
 }
 

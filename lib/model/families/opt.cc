@@ -7,17 +7,18 @@ namespace {
 
 void read_opt(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
-  config.norm_weight = config.norm_bias = reader.flag_or("layer_norm_elementwise_affine", true);
+  config.norm_weight = config.norm_bias =
+      reader.read_bool_or("layer_norm_elementwise_affine", true);
   config.position_offset = 2;
   config.qkv_bias = config.attention_out_bias = config.mlp_bias =
-      reader.flag_or("enable_bias", true);
-  if (!reader.flag_or("do_layer_norm_before", true))
-    reader.unsupported("do_layer_norm_before", "norms after the sums are not supported yet");
-  if (reader.flag_or("_remove_final_layer_norm", false))
-    reader.unsupported("_remove_final_layer_norm", "is not supported yet");
-  if (reader.whole_or("word_embed_proj_dim", config.hidden, {}) != config.hidden)
-    reader.unsupported("word_embed_proj_dim",
-                       "embeddings of another width than hidden_size are not supported yet");
+      reader.read_bool_or("enable_bias", true);
+  if (!reader.read_bool_or("do_layer_norm_before", true))
+    reader.add_unsupported("do_layer_norm_before", "norms after the sums are not supported yet");
+  if (reader.read_bool_or("_remove_final_layer_norm", false))
+    reader.add_unsupported("_remove_final_layer_norm", "is not supported yet");
+  if (reader.read_integer_or("word_embed_proj_dim", config.hidden, {}) != config.hidden)
+    reader.add_unsupported("word_embed_proj_dim",
+                           "embeddings of another width than hidden_size are not supported yet");
   record_dropouts(reader, config, {"dropout"}, 0.1);
 }
 

@@ -9,9 +9,10 @@ void read_phi(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = config.head_bias = true;
   config.parallel_residual = true;
-  if (reader.flag_or("qk_layernorm", false))
-    reader.unsupported("qk_layernorm",
-                       "layer norms of heads that share a weight and a bias are not supported yet");
+  if (reader.read_bool_or("qk_layernorm", false))
+    reader.add_unsupported(
+        "qk_layernorm",
+        "layer norms of heads that share a weight and a bias are not supported yet");
   record_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
 }
 
@@ -29,7 +30,7 @@ const Family kPhiFamily{
               .linear_layers = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                 "self_attn.dense", "", "mlp.fc1", "mlp.fc2"},
               .norm = "model.final_layernorm",
-              .adapted = {"q_proj", "v_proj", "fc1", "fc2"}},
+              .default_targets = {"q_proj", "v_proj", "fc1", "fc2"}},
     .rotates_partly = true,
     .read = read_phi};
 

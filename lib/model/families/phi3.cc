@@ -24,7 +24,7 @@ const Family kPhi3Family{
     .names = {.linear_layers = {"self_attn.qkv_proj", "self_attn.qkv_proj", "self_attn.qkv_proj",
                                 "self_attn.o_proj", "mlp.gate_up_proj", "mlp.gate_up_proj",
                                 "mlp.down_proj"},
-              .adapted = {"qkv_proj"}},
+              .default_targets = {"qkv_proj"}},
     .rotates_partly = true,
     .yarn_is_longrope = true,
     .read = read_phi3};

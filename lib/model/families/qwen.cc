@@ -10,8 +10,9 @@ constexpr int64_t kDefaultFullLayers = 28;
 
 void read_windows(ConfigReader& reader, ModelConfig& config) {
   int64_t window = read_window(reader);
-  if (!reader.flag_or("use_sliding_window", false)) window = 0;
-  const int64_t full = reader.whole_or("max_window_layers", kDefaultFullLayers, {0, 1 << 20});
+  if (!reader.read_bool_or("use_sliding_window", false)) window = 0;
+  const int64_t full =
+      reader.read_integer_or("max_window_layers", kDefaultFullLayers, {0, 1 << 20});
   if (read_layer_types(reader, config, window)) return;
   for (int64_t i = full; i < config.layers; ++i) config.windows[static_cast<size_t>(i)] = window;
 }
@@ -22,7 +23,7 @@ void read_qwen2(ConfigReader& reader, ModelConfig& config) {
 }
 
 void read_qwen3(ConfigReader& reader, ModelConfig& config) {
-  const bool attention_bias = reader.flag_or("attention_bias", false);
+  const bool attention_bias = reader.read_bool_or("attention_bias", false);
   config.qkv_bias = attention_bias;
   config.attention_out_bias = attention_bias;
   config.qk_norm = QkNorm::kEachHead;

@@ -12,7 +12,7 @@ namespace {
 /// Reads which layers rotate: those whose entry in no_rope_layers is not 0, as transformers' class
 /// reads it.
 void read_rotating_layers(ConfigReader& reader, ModelConfig& config) {
-  const int64_t interval = reader.whole_or("no_rope_layer_interval", 4, {1, 10000});
+  const int64_t interval = reader.read_integer_or("no_rope_layer_interval", 4, {1, 10000});
   const auto layers = static_cast<size_t>(config.layers);
   config.rotates.assign(layers, true);
   for (size_t i = 0; i < layers; ++i)
@@ -24,8 +24,9 @@ void read_rotating_layers(ConfigReader& reader, ModelConfig& config) {
   };
   if (!given->is_array() || given->size() < layers ||
       !std::all_of(given->begin(), given->end(), is_flag)) {
-    reader.problem("no_rope_layers", cat("found ", found_text(*given), "; expected a 1 or 0 for ",
-                                         "each of ", config.layers, " layers"));
+    reader.add_problem("no_rope_layers",
+                       cat("found ", json_value_text(*given), "; expected a 1 or 0 for ",
+                           "each of ", config.layers, " layers"));
     return;
   }
   for (size_t i = 0; i < layers; ++i)
@@ -33,11 +34,11 @@ void read_rotating_layers(ConfigReader& reader, ModelConfig& config) {
 }
 
 void read_smollm3(ConfigReader& reader, ModelConfig& config) {
-  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
-  config.mlp_bias = reader.flag_or("mlp_bias", false);
+  config.qkv_bias = config.attention_out_bias = reader.read_bool_or("attention_bias", false);
+  config.mlp_bias = reader.read_bool_or("mlp_bias", false);
   read_rotating_layers(reader, config);
   const bool slides =
-      reader.flag_or("use_sliding_window", false) && reader.find("sliding_window") != nullptr;
+      reader.read_bool_or("use_sliding_window", false) && reader.find("sliding_window") != nullptr;
   const int64_t window = slides ? read_window(reader) : 0;
   if (read_layer_types(reader, config, window)) return;
   for (size_t i = 0; i < config.windows.size(); ++i)

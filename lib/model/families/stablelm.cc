@@ -7,10 +7,10 @@ namespace {
 
 void read_stablelm(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
-  config.qkv_bias = reader.flag_or("use_qkv_bias", false);
-  config.parallel_residual = reader.flag_or("use_parallel_residual", false);
+  config.qkv_bias = reader.read_bool_or("use_qkv_bias", false);
+  config.parallel_residual = reader.read_bool_or("use_parallel_residual", false);
   config.mlp_norm = !config.parallel_residual;
-  if (reader.flag_or("qk_layernorm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
+  if (reader.read_bool_or("qk_layernorm", false)) config.qk_norm = QkNorm::kLayerNormByHead;
   record_dropouts(reader, config, {"hidden_dropout"});
 }
 

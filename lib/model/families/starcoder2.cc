@@ -10,7 +10,8 @@ namespace {
 
 void read_starcoder2(ConfigReader& reader, ModelConfig& config) {
   config.norm = NormKind::kLayer;
-  config.qkv_bias = config.attention_out_bias = config.mlp_bias = reader.flag_or("use_bias", true);
+  config.qkv_bias = config.attention_out_bias = config.mlp_bias =
+      reader.read_bool_or("use_bias", true);
   const int64_t window = reader.find("sliding_window") ? read_window(reader) : 0;
   std::fill(config.windows.begin(), config.windows.end(), window);
   record_dropouts(reader, config, {"embedding_dropout", "residual_dropout"});

@@ -12,10 +12,10 @@ namespace {
 
 /// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
 /// result and the input.
-void gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
+void emit_gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -36,24 +36,25 @@ OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 
-void activation_gradients(BackwardBuilder& d, const Op& op) {
-  gradient_of_kind(d, op, OpKind::kActivationDgrad);
+void emit_activation_gradients(BackwardBuilder& d, const Op& op) {
+  emit_gradient_of_kind(d, op, OpKind::kActivationDgrad);
 }
 
-void gated_activation_gradients(BackwardBuilder& d, const Op& op) {
-  gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
+void emit_gated_activation_gradients(BackwardBuilder& d, const Op& op) {
+  emit_gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
 }
 
 }  // namespace
 
 ValueId ops::activation(GraphBuilder& g, ValueId x, Activation kind) {
-  const ValueId y = g.temp("activation.out", Dims(g.at(x).dims));
+  const ValueId y = g.add_temporary("activation.out", Dims(g.at(x).dims));
   g.emit(OpKind::kActivation, {x}, {y}, ActivationAttrs{kind});
   return y;
 }
 
 ValueId ops::gated_activation(GraphBuilder& g, ValueId gate_up, Activation kind) {
-  const ValueId s = g.temp("gated.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
+  const ValueId s =
+      g.add_temporary("gated.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
   g.emit(OpKind::kGatedActivation, {gate_up}, {s}, ActivationAttrs{kind});
   return s;
 }
@@ -67,14 +68,14 @@ constinit const OpSpec activation{
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
-    .gradients = activation_gradients,
+    .gradients = emit_activation_gradients,
 };
 
 constinit const OpSpec activation_dgrad{
     .name = "activation_dgrad",
     .shapes = "N,F N,F -> N,F",
     .split_along = "F",
-    .in_place = 1,
+    .in_place_input = 1,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
 };
@@ -86,14 +87,14 @@ constinit const OpSpec gated_activation{
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
-    .gradients = gated_activation_gradients,
+    .gradients = emit_gated_activation_gradients,
 };
 
 constinit const OpSpec gated_activation_dgrad{
     .name = "gated_activation_dgrad",
     .shapes = "N,F N,2F -> N,2F",
     .split_along = "F",
-    .in_place = 1,
+    .in_place_input = 1,
     .work = gated_activation_dgrad_work,
     .gpu_workspace = workspace_of::none,
 };

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-void add_gradients(BackwardBuilder& d, const Op& op) {
+void emit_add_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   d.add_term(op.in[0], dy);
   d.add_term(op.in[1], dy);
@@ -23,7 +23,7 @@ Op add_op(ValueId a, ValueId b, ValueId sum) {
 
 ValueId ops::add(GraphBuilder& g, ValueId a, ValueId b) {
   require(g.at(a).dims == g.at(b).dims, "the operands of an addition have one shape");
-  const ValueId sum = g.temp("sum", g.at(a).dims);
+  const ValueId sum = g.add_temporary("sum", g.at(a).dims);
   g.emit(OpKind::kAdd, {a, b}, {sum});
   return sum;
 }
@@ -34,9 +34,9 @@ constinit const OpSpec add{
     .name = "add",
     .shapes = "S S -> S",
     .split_along = "S",
-    .in_place = 0,
+    .in_place_input = 0,
     .gpu_workspace = workspace_of::none,
-    .gradients = add_gradients,
+    .gradients = emit_add_gradients,
 };
 
 }  // namespace specs

@@ -24,27 +24,27 @@ int64_t score_bytes(const CudnnPart& part) {
   return side * side * dtype_bytes(DType::kBF16);
 }
 
-/// Returns the largest divisor of `whole` that is at most `limit`, or 1.
-int64_t divisor_up_to(int64_t whole, int64_t limit) {
-  int64_t found = std::clamp<int64_t>(limit, 1, whole);
-  while (whole % found != 0) --found;
-  return found;
+/// Returns the largest divisor of `number` that is at most `limit`, or 1.
+int64_t largest_divisor(int64_t number, int64_t limit) {
+  int64_t divisor = std::clamp<int64_t>(limit, 1, number);
+  while (number % divisor != 0) --divisor;
+  return divisor;
 }
 
 /// Sizes a part: as many sequences and key heads as have at most `bytes` of scores, but at least
 /// one of each. A part of sequences, which are long, preferably has few of them and all heads; a
 /// part of documents preferably has all documents and few heads.
-CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
+CudnnPart fit_to_bytes(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
   constexpr int64_t kAligned = 4;  // fp32 statistics of a part begin at multiples of 16 bytes
   part.kv_heads = attrs.kv_heads;
   const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
   const auto share_sequences = [&] {
     if (part.documents || part.max_tokens % kAligned == 0)
-      part.sequences = divisor_up_to(part.sequences, bytes / (head_bytes * part.kv_heads));
+      part.sequences = largest_divisor(part.sequences, bytes / (head_bytes * part.kv_heads));
   };
   if (!part.documents) share_sequences();
   if (tokens % kAligned == 0)
-    part.kv_heads = divisor_up_to(attrs.kv_heads, bytes / (head_bytes * part.sequences));
+    part.kv_heads = largest_divisor(attrs.kv_heads, bytes / (head_bytes * part.sequences));
   if (part.documents) share_sequences();
   return part;
 }
@@ -61,7 +61,7 @@ std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, 
   else
     parts.push_back(
         {.sequences = tokens / attrs.sequence_length, .max_tokens = attrs.sequence_length});
-  for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
+  for (CudnnPart& part : parts) part = fit_to_bytes(part, attrs, tokens, part_bytes);
   return parts;
 }
 
@@ -76,7 +76,7 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
   return scores + 2 * elements * dtype_bytes(DType::kBF16);
 }
 
-bool cudnn_takes(const AttentionAttrs& attrs, DType dtype) {
+bool cudnn_can_compute(const AttentionAttrs& attrs, DType dtype) {
   return dtype == DType::kBF16 && attrs.head_size % 8 == 0 && attrs.head_size <= kMaxCudnnHead &&
          attrs.sequence_length > 1 && attrs.softcap == 0;
 }

@@ -13,7 +13,7 @@ struct AttentionAttrs;
 inline constexpr int64_t kMaxCudnnHead = 256;
 /// Returns whether cuDNN's attention can compute such an operation on some GPU: in bf16, with heads
 /// whose size is a multiple of 8, sequences of at least two tokens, and no softcap.
-bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
+bool cudnn_can_compute(const AttentionAttrs& attrs, DType dtype);
 
 /// CudnnPart describes the work of one graph: `sequences` sequences of the batch, or documents of a
 /// list, of up to `max_tokens` tokens, and `kv_heads` heads of keys with the query heads that share

@@ -61,7 +61,7 @@ Attention attention_of(const Operation& op, bool backward) {
   return a;
 }
 
-DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& layout) {
+DocumentLists document_lists_of(const Operation& op, const GpuAttentionWorkspace& layout) {
   DocumentLists lists{};
   for (const GpuDocumentGroup& group : layout.groups)
     lists.groups[lists.count++] = {group.max_tokens,
@@ -82,7 +82,7 @@ bool uses_cudnn(const Operation& op, const Attention& a, bool backward,
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
 }
 
-void run_own(const Operation& op, const Attention& a, bool backward) {
+void run_own_kernels(const Operation& op, const Attention& a, bool backward) {
   attention_prologue(op.dtype(), a, op.stream());
   if (op.dtype() == DType::kF32)
     backward ? attention_backward_f32(a, op.stream()) : attention_forward_f32(a, op.stream());
@@ -99,12 +99,13 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
     backward ? cudnn.backward(a, lists, op.stream()) : cudnn.forward(a, lists, op.stream());
   };
   if (!documents) return compute(nullptr);
-  const DocumentLists lists = lists_of(op, gpu_attention_workspace(a.tokens, a.attrs, backward));
+  const DocumentLists lists =
+      document_lists_of(op, gpu_attention_workspace(a.tokens, a.attrs, backward));
   list_documents(a, lists, op.stream());
   compute(&lists);
   a.uncovered = lists.uncovered;
   backward ? single_tokens_backward(a, op.stream()) : single_tokens_forward(a, op.stream());
-  run_own(op, a, backward);
+  run_own_kernels(op, a, backward);
 }
 
 /// Makes cuDNN's plan if cuDNN computes the operation. If our kernels compute any of it, throws
@@ -143,7 +144,7 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   a.lse = op.floats_out(1);
   if (uses_cudnn(op, a, false, libraries))
     return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
-  run_own(op, a, false);
+  run_own_kernels(op, a, false);
 }
 
 void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
@@ -158,7 +159,7 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   a.dqkv = op.out(0);
   if (uses_cudnn(op, a, true, libraries))
     return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
-  run_own(op, a, true);
+  run_own_kernels(op, a, true);
 }
 
 }  // namespace ftrun::cuda

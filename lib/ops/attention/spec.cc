@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const auto& a = op.attrs.get<AttentionAttrs>();
   add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
 }
@@ -88,7 +88,7 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   constexpr int64_t kLists = int64_t{1} << 20;
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const Value& qkv = graph.at(op.in[1]);
-  if (!cudnn_takes(attrs, qkv.dtype)) return 0;
+  if (!cudnn_can_compute(attrs, qkv.dtype)) return 0;
   int64_t largest = 0;
   for (const bool documents : {false, true})
     for (const CudnnPart& part : cudnn_parts(attrs, qkv.dims[0], documents))
@@ -96,12 +96,12 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   return largest + kLists;
 }
 
-void attention_gradients(BackwardBuilder& d, const Op& op) {
+void emit_attention_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId da = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId a = d.backward_value(op.out[0]);
   const ValueId lse = d.backward_value(op.out[1]);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -113,7 +113,8 @@ ValueId ops::attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAt
   const int64_t width = (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
   require(g.at(qkv).dims == Dims{g.tokens(), width}, "attention reads q, k and v of each token");
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
-  const ValueId a = g.temp("attention.out", {g.tokens(), attrs.query_heads * attrs.head_size});
+  const ValueId a =
+      g.add_temporary("attention.out", {g.tokens(), attrs.query_heads * attrs.head_size});
   const ValueId lse = g.add_value("attention.lse", g.statistics(), {attrs.query_heads, g.tokens()},
                                   ValueRole::kTemp);
   g.emit(OpKind::kAttention, {qkv, starts}, {a, lse}, attrs);
@@ -126,19 +127,19 @@ constinit const OpSpec attention{
     .name = "attention",
     .shapes = "N,(H+2K)d N -> N,Hd H,N",
     .split_along = "H",
-    .letters = attention_letters,
+    .add_letter_sizes = add_attention_letters,
     .work_class = WorkClass::kAttention,
     .work = attention_work,
     .workspace = attention_workspace_bytes,
     .gpu_workspace = attention_gpu_workspace,
-    .gradients = attention_gradients,
+    .gradients = emit_attention_gradients,
 };
 
 constinit const OpSpec attention_dgrad{
     .name = "attention_dgrad",
     .shapes = "N,Hd N,(H+2K)d N,Hd H,N N -> N,(H+2K)d",
     .split_along = "H",
-    .letters = attention_letters,
+    .add_letter_sizes = add_attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,
     .work_class = WorkClass::kAttention,
     .work = attention_dgrad_work,

@@ -13,49 +13,49 @@
 namespace ftrun {
 namespace {
 
-void group_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_group_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<CollectiveAttrs>().ranks;
 }
 
-void all_reduce_gradients(BackwardBuilder& d, const Op& op) {
+void emit_all_reduce_gradients(BackwardBuilder& d, const Op& op) {
   if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
 }
 
 /// Emits the gradient: a reduce-scatter of the result's gradient. Gathered statistics of the loss
 /// have no gradient.
-void all_gather_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.gradient(op.out[0]);
+void emit_all_gather_gradients(BackwardBuilder& d, const Op& op) {
+  const ValueId dy = d.sum_gradient_terms(op.out[0]);
   if (dy >= 0) {
-    const ValueId dx = d.new_gradient(op.in[0]);
+    const ValueId dx = d.add_gradient_value(op.in[0]);
     d.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
     d.add_term(op.in[0], dx);
   }
   d.emit_delayed();
 }
 
-void reduce_scatter_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.new_gradient(op.in[0]);
+void emit_reduce_scatter_gradients(BackwardBuilder& d, const Op& op) {
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_for_reader(OpKind::kAllGather, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
 
 /// Emits the gradient of an operation that moves data between ranks: the gradient moves back
 /// (`back`).
-void moved_gradients(BackwardBuilder& d, const Op& op, const CollectiveAttrs& back) {
+void emit_moved_gradients(BackwardBuilder& d, const Op& op, const CollectiveAttrs& back) {
   if (d.is_constant(op.in[0])) return;
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(op.kind, {d.result_gradient(op.out[0])}, {dx}, back);
   d.add_term(op.in[0], dx);
 }
 
-void all_to_all_gradients(BackwardBuilder& d, const Op& op) {
-  moved_gradients(d, op, op.attrs.get<CollectiveAttrs>());
+void emit_all_to_all_gradients(BackwardBuilder& d, const Op& op) {
+  emit_moved_gradients(d, op, op.attrs.get<CollectiveAttrs>());
 }
 
-void shift_gradients(BackwardBuilder& d, const Op& op) {
+void emit_shift_gradients(BackwardBuilder& d, const Op& op) {
   CollectiveAttrs back = op.attrs.get<CollectiveAttrs>();
-  back.by = back.ranks - back.by;
-  moved_gradients(d, op, back);
+  back.shift = back.ranks - back.shift;
+  emit_moved_gradients(d, op, back);
 }
 
 ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Dims dims,
@@ -102,7 +102,7 @@ ValueId ops::all_to_all(GraphBuilder& g, ValueId x, const CollectiveAttrs& over)
 }
 
 ValueId ops::shift(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
-  require(over.by > 0 && over.by < over.ranks, "a shift moves to another rank");
+  require(over.shift > 0 && over.shift < over.ranks, "a shift moves to another rank");
   return collective(g, OpKind::kShift, x, g.at(x).name + ".shifted", g.at(x).dims, over);
 }
 
@@ -111,11 +111,11 @@ namespace specs {
 constinit const OpSpec all_reduce{
     .name = "all_reduce",
     .shapes = "S -> S",
-    .in_place = 0,
+    .in_place_input = 0,
     .collective = CollectiveKind::kAllReduce,
-    .letters = group_letters,
+    .add_letter_sizes = add_group_letters,
     .work = work_of::communication,
-    .gradients = all_reduce_gradients,
+    .gradients = emit_all_reduce_gradients,
 };
 
 constinit const OpSpec all_gather{
@@ -124,36 +124,36 @@ constinit const OpSpec all_gather{
     .cheap_result = 0,
     .collective = CollectiveKind::kAllGather,
     .accepts_partial_gradients = true,
-    .letters = group_letters,
+    .add_letter_sizes = add_group_letters,
     .work = work_of::communication,
-    .gradients = all_gather_gradients,
+    .gradients = emit_all_gather_gradients,
 };
 
 constinit const OpSpec reduce_scatter{
     .name = "reduce_scatter",
     .shapes = "tS -> S",
     .collective = CollectiveKind::kReduceScatter,
-    .letters = group_letters,
+    .add_letter_sizes = add_group_letters,
     .work = work_of::communication,
-    .gradients = reduce_scatter_gradients,
+    .gradients = emit_reduce_scatter_gradients,
 };
 
 constinit const OpSpec all_to_all{
     .name = "all_to_all",
     .shapes = "tS -> tS",
     .collective = CollectiveKind::kAllToAll,
-    .letters = group_letters,
+    .add_letter_sizes = add_group_letters,
     .work = work_of::communication,
-    .gradients = all_to_all_gradients,
+    .gradients = emit_all_to_all_gradients,
 };
 
 constinit const OpSpec shift{
     .name = "shift",
     .shapes = "S -> S",
     .collective = CollectiveKind::kShift,
-    .letters = group_letters,
+    .add_letter_sizes = add_group_letters,
     .work = work_of::communication,
-    .gradients = shift_gradients,
+    .gradients = emit_shift_gradients,
 };
 
 }  // namespace specs

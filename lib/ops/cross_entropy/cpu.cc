@@ -66,7 +66,7 @@ class Head {
   int64_t vocabulary() const { return vocabulary_; }
   int32_t label(int64_t token) const { return labels_[token]; }
   T* logits(int64_t row) const { return logits_ + row * vocabulary_; }
-  int32_t* counted() const { return call_.workspace<int32_t>(layout_.counted); }
+  int32_t* counted_tokens() const { return call_.workspace<int32_t>(layout_.counted); }
 
   /// Returns the bytes of dw's elements.
   static int64_t gradient_bytes(const OpCall& call, const HeadGradientIndices& results) {
@@ -78,18 +78,18 @@ class Head {
 
   /// Lists the tokens that count among [first, first + count); masked ones get no gradient. Labels
   /// are below `rows`.
-  int64_t find_counted(int64_t first, int64_t count, int64_t rows) {
-    int64_t found = 0;
+  int64_t list_counted_tokens(int64_t first, int64_t count, int64_t rows) {
+    int64_t counted_count = 0;
     for (int64_t n = first; n < first + count; ++n) {
       if (labels_[n] >= rows)
         bug(cat("label ", labels_[n], " at position ", n,
                 " of a micro-batch is outside the vocabulary of ", rows));
       if (labels_[n] >= 0)
-        counted()[found++] = static_cast<int32_t>(n);
+        counted_tokens()[counted_count++] = static_cast<int32_t>(n);
       else if (dx_ != nullptr)
         std::fill_n(dx_ + n * hidden_, hidden_, S{});
     }
-    return found;
+    return counted_count;
   }
 
   /// Sets dw and the gradient of the bias to 0, for a micro-batch without a token that counts.
@@ -117,12 +117,12 @@ class Head {
   }
 
   /// Computes the gradients of the parameters that have one, from the chunk's tokens.
-  void parameter_gradients(const Chunk& chunk, bool accumulate) {
-    if (results_.weight > 0) weight_gradient(chunk, accumulate);
-    if (results_.bias > 0) bias_gradient(chunk.count, accumulate);
+  void compute_parameter_gradients(const Chunk& chunk, bool accumulate) {
+    if (results_.weight > 0) compute_weight_gradient(chunk, accumulate);
+    if (results_.bias > 0) compute_bias_gradient(chunk.count, accumulate);
   }
 
-  Chunk chunk_of(const int32_t* token, int64_t count) {
+  Chunk gather_chunk(const int32_t* token, int64_t count) {
     const S* const first = x_ + token[0] * hidden_;
     const bool neighbors = are_neighbors(token, count);
     if constexpr (!kIsNarrow<S>) {
@@ -143,7 +143,7 @@ class Head {
   }
 
   /// Computes logits = x w^T for the chunk's tokens.
-  void find_logits(const Chunk& chunk) {
+  void compute_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
         return matmul({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
@@ -163,7 +163,7 @@ class Head {
 
   /// Computes dx = dlogits w for the chunk's tokens. The gathered rows of x are no longer needed,
   /// so dx overwrites them before it is written to its tokens.
-  void input_gradient(const Chunk& chunk) {
+  void compute_input_gradient(const Chunk& chunk) {
     T* out = call_.workspace<T>(layout_.rows);
     if constexpr (!kIsNarrow<S>)
       if (!chunk.gathered) out = dx_ + chunk.token[0] * hidden_;
@@ -187,7 +187,7 @@ class Head {
   }
 
   /// Computes dw[V,D] = [dw +] dlogits^T x.
-  void weight_gradient(const Chunk& chunk, bool accumulate) {
+  void compute_weight_gradient(const Chunk& chunk, bool accumulate) {
     const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_)
@@ -212,7 +212,7 @@ class Head {
   }
 
   /// Computes dbias[V] = [dbias +] the sum over the first `rows` rows of dlogits, in their order.
-  void bias_gradient(int64_t rows, bool accumulate) {
+  void compute_bias_gradient(int64_t rows, bool accumulate) {
     call_.with_gradient<S>(results_.bias, [&]<class G>(G* gradient) {
       parallel_ranges(vocabulary_, kBiasPiece, [&](int64_t begin, int64_t end) {
         for_pieces(begin, end, [&](int64_t at, int64_t count) {
@@ -312,23 +312,23 @@ struct RowSums {
 
 /// Makes the result of a row in an evaluation. Rounding may make a loss negative, so it is at least
 /// 0; a row whose loss is not finite is not counted as correct.
-RowLoss evaluated_row(double loss, bool likeliest) {
+RowLoss evaluate_row(double loss, bool likeliest) {
   return {loss < 0 ? 0.0 : loss, likeliest && std::isfinite(loss)};
 }
 
 /// Calls row(i), which returns a RowLoss, for each row on several threads, and sums the results.
 /// Losses are added in the order of the rows; counts are integers, so their order does not matter.
 template <class Row>
-RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
+RowSums sum_row_losses(double* losses, int64_t rows, Row row) {
   std::atomic<int64_t> correct = 0;
   parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
-    int64_t found = 0;
+    int64_t correct_rows = 0;
     for (int64_t i = begin; i < end; ++i) {
       const RowLoss of_row = row(i);
       losses[i] = of_row.loss;
-      found += of_row.correct ? 1 : 0;
+      correct_rows += of_row.correct ? 1 : 0;
     }
-    correct += found;
+    correct += correct_rows;
   });
   return {std::accumulate(losses, losses + rows, 0.0), correct};
 }
@@ -353,13 +353,13 @@ struct LogitCap {
   }
   /// Returns the largest logit of a row and the sum of exp(logit - largest). Without a cap,
   /// replaces the logits by these exponentials.
-  SoftmaxStatistics exponentials(T* row) const {
+  SoftmaxStatistics exponentiate(T* row) const {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
-  /// Converts the row that exponentials() left to the gradient of the softmax of the logits.
+  /// Converts the row that exponentiate() left to the gradient of the softmax of the logits.
   /// `own_max` is the maximum of this row, `max` and `sum` are those of the whole vocabulary.
-  void softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
+  void write_softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
     const auto& vec = vector_kernels<T>();
     if (softcap > 0)
       vec.capped_softmax(row, max, scale / sum, softcap, width);
@@ -391,7 +391,7 @@ class LinearCrossEntropy {
         cap_{call.attrs<CrossEntropyAttrs>().softcap, head_.vocabulary()} {}
 
   void run() {
-    const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
+    const int64_t counted = head_.list_counted_tokens(0, head_.tokens(), head_.vocabulary());
     RowSums sums;
     for (int64_t first = 0; first < counted; first += layout_.wide_chunk) {
       const RowSums more = run_chunk(first, std::min(layout_.wide_chunk, counted - first));
@@ -406,35 +406,35 @@ class LinearCrossEntropy {
 
  private:
   RowSums run_chunk(int64_t first, int64_t count) {
-    const auto chunk = head_.chunk_of(head_.counted() + first, count);
-    head_.find_logits(chunk);
-    const RowSums sums = sum_of_rows(
+    const auto chunk = head_.gather_chunk(head_.counted_tokens() + first, count);
+    head_.compute_logits(chunk);
+    const RowSums sums = sum_row_losses(
         call_.workspace<double>(layout_.losses), count,
-        [&](int64_t i) { return row_loss(head_.logits(i), head_.label(chunk.token[i])); });
+        [&](int64_t i) { return compute_row_loss(head_.logits(i), head_.label(chunk.token[i])); });
     if (!gradients_) return sums;
-    head_.parameter_gradients(chunk, first > 0 || call_.accumulate());
-    head_.input_gradient(chunk);
+    head_.compute_parameter_gradients(chunk, first > 0 || call_.accumulate());
+    head_.compute_input_gradient(chunk);
     return sums;
   }
 
   /// Computes the loss of one row from its log-sum-exp, and then, while the row is in the cache,
   /// its gradient (softmax - onehot) * token_loss_factor in place, in the form that the
   /// multiplications read.
-  RowLoss row_loss(T* row, int32_t label) {
+  RowLoss compute_row_loss(T* row, int32_t label) {
     head_.add_bias(row);
     cap_.apply(row);
-    const double at_label = row[label];
+    const double label_logit = row[label];
     if (!gradients_) {
       const SoftmaxStatistics stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
-      return evaluated_row(stats.max + std::log(stats.sum) - at_label,
-                           is_likeliest(row, label, static_cast<T>(stats.max)));
+      return evaluate_row(stats.max + std::log(stats.sum) - label_logit,
+                          is_likeliest(row, label, static_cast<T>(stats.max)));
     }
-    const SoftmaxStatistics stats = cap_.exponentials(row);
+    const SoftmaxStatistics stats = cap_.exponentiate(row);
     const double scale = call_.scalars().token_loss_factor;
-    cap_.softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
-    row[label] -= static_cast<T>(scale * cap_.slope(at_label));
+    cap_.write_softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
+    row[label] -= static_cast<T>(scale * cap_.slope(label_logit));
     head_.round_gradient(row);
-    return {stats.max + std::log(stats.sum) - at_label};
+    return {stats.max + std::log(stats.sum) - label_logit};
   }
 
   const OpCall& call_;
@@ -461,13 +461,13 @@ struct VocabularyChunk {
         layout(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
                                     Head<S>::gradient_bytes(call, results))),
         head(call, layout, results.weight > 0, logits, bias, results),
-        cap{attrs.softcap, attrs.own_rows(head.vocabulary())} {
-    counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
+        cap{attrs.softcap, attrs.unpadded_rows(head.vocabulary())} {
+    counted = head.list_counted_tokens(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
 
   /// Returns the row of w that is the label of counted token i, or -1 where another rank has it.
-  int64_t own_label(int64_t i) const {
-    const int64_t row = head.label(head.counted()[i]) - attrs.rank * head.vocabulary();
+  int64_t local_label(int64_t i) const {
+    const int64_t row = head.label(head.counted_tokens()[i]) - attrs.rank * head.vocabulary();
     return row >= 0 && row < head.vocabulary() ? row : -1;
   }
 
@@ -487,16 +487,17 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Returns whether label_logit, column `own` of this rank's block, is the first of the largest
-/// logits of token i in all ranks' blocks. `statistics` holds the largest logit of each block.
+/// Returns whether label_logit, column `local_label` of this rank's block, is the first of the
+/// largest logits of token i in all ranks' blocks. `statistics` holds the largest logit of each
+/// block.
 template <class T>
-bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
-                  int64_t ranks, int64_t rows, int64_t i) {
-  for (int64_t other = 0; other < ranks; ++other) {
-    const T largest = statistics[2 * (other * rows + i)];
-    if (other < rank ? largest >= label_logit : largest > label_logit) return false;
+bool is_likeliest(const T* logits, int64_t local_label, T label_logit, const T* statistics,
+                  int64_t rank, int64_t ranks, int64_t rows, int64_t i) {
+  for (int64_t other_rank = 0; other_rank < ranks; ++other_rank) {
+    const T largest = statistics[2 * (other_rank * rows + i)];
+    if (other_rank < rank ? largest >= label_logit : largest > label_logit) return false;
   }
-  return is_likeliest(logits, own, label_logit);
+  return is_likeliest(logits, local_label, label_logit);
 }
 
 /// Joins the statistics of row `row` from the blocks of all ranks, each with `rows` rows, in the
@@ -522,7 +523,7 @@ void linear_cross_entropy(const OpCall& call) {
 }
 
 /// Computes the logits and their statistics. If gradients follow, leaves the rows as
-/// LogitCap::exponentials() leaves them.
+/// LogitCap::exponentiate() leaves them.
 template <class S>
 void vocabulary_logits(const OpCall& call) {
   using T = Compute<S>;
@@ -531,23 +532,23 @@ void vocabulary_logits(const OpCall& call) {
   T* const label_logit = call.out<T>(2);
   VocabularyChunk<S> chunk(call, call.out_dims(0)[0], logits,
                            call.has_in(3) ? call.in<S>(3) : nullptr, {});
-  const int64_t width = chunk.head.vocabulary(), rest = chunk.tokens - chunk.counted;
-  std::fill_n(logits + chunk.counted * width, rest * width, T{});
-  std::fill_n(statistics + 2 * chunk.counted, 2 * rest, T{});
+  const int64_t width = chunk.head.vocabulary(), uncounted = chunk.tokens - chunk.counted;
+  std::fill_n(logits + chunk.counted * width, uncounted * width, T{});
+  std::fill_n(statistics + 2 * chunk.counted, 2 * uncounted, T{});
   std::fill_n(label_logit, chunk.tokens, T{});
   if (chunk.counted == 0) return;
-  chunk.head.find_logits(chunk.head.chunk_of(chunk.head.counted(), chunk.counted));
+  chunk.head.compute_logits(chunk.head.gather_chunk(chunk.head.counted_tokens(), chunk.counted));
   parallel_ranges(chunk.counted, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* const row = chunk.head.logits(i);
       chunk.head.add_bias(row);
       chunk.cap.apply(row);
-      if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
-      const SoftmaxStatistics found = chunk.attrs.with_gradients
-                                          ? chunk.cap.exponentials(row)
-                                          : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
-      statistics[2 * i] = static_cast<T>(found.max);
-      statistics[2 * i + 1] = static_cast<T>(found.sum);
+      if (const int64_t label = chunk.local_label(i); label >= 0) label_logit[i] = row[label];
+      const SoftmaxStatistics row_statistics =
+          chunk.attrs.with_gradients ? chunk.cap.exponentiate(row)
+                                     : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
+      statistics[2 * i] = static_cast<T>(row_statistics.max);
+      statistics[2 * i + 1] = static_cast<T>(row_statistics.sum);
     }
   });
 }
@@ -564,23 +565,23 @@ void vocabulary_cross_entropy(const OpCall& call) {
   const T* const label_logit = call.in<T>(5);
   const double scale = gradients ? call.scalars().token_loss_factor : 0.0;
   // The function replaces the exponentials by (softmax - onehot) * token_loss_factor.
-  const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
+  const auto compute_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
     T* const row = chunk.head.logits(i);
-    const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
-    chunk.cap.softmax_gradient(row, own, joined.max, joined.sum, scale);
+    const double own_max = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
+    chunk.cap.write_softmax_gradient(row, own_max, joined.max, joined.sum, scale);
     std::fill(row + chunk.cap.width, row + chunk.head.vocabulary(), T{});
     if (label >= 0) row[label] -= static_cast<T>(scale * chunk.cap.slope(label_logit[i]));
     chunk.head.round_gradient(row);
   };
-  const RowSums sums = sum_of_rows(
+  const RowSums sums = sum_row_losses(
       call.workspace<double>(chunk.layout.losses), chunk.counted, [&](int64_t i) -> RowLoss {
         const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
-        const int64_t label = chunk.own_label(i);
-        if (gradients) find_gradient(i, label, joined);
+        const int64_t label = chunk.local_label(i);
+        if (gradients) compute_gradient(i, label, joined);
         if (label < 0) return {};
         const double loss = joined.log_sum_exp() - static_cast<double>(label_logit[i]);
         if (gradients) return {loss};
-        return evaluated_row(
+        return evaluate_row(
             loss, is_likeliest(logits + i * chunk.head.vocabulary(), label, label_logit[i],
                                statistics, chunk.attrs.rank, chunk.attrs.ranks, chunk.tokens, i));
       });
@@ -590,15 +591,15 @@ void vocabulary_cross_entropy(const OpCall& call) {
     loss[1] += static_cast<double>(sums.correct);
     return;
   }
-  for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;
+  for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.local_label(i) < 0 ? 0.0 : 1.0;
   const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
   if (chunk.counted == 0) {
     if (!adds) chunk.head.clear_parameter_gradients();
     return;
   }
-  const auto rows = chunk.head.chunk_of(chunk.head.counted(), chunk.counted);
-  chunk.head.parameter_gradients(rows, adds);
-  chunk.head.input_gradient(rows);
+  const auto rows = chunk.head.gather_chunk(chunk.head.counted_tokens(), chunk.counted);
+  chunk.head.compute_parameter_gradients(rows, adds);
+  chunk.head.compute_input_gradient(rows);
 }
 
 FTRUN_FOR_STORAGE_TYPES(linear_cross_entropy)

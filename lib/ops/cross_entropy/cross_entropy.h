@@ -66,7 +66,7 @@ struct VocabularyAttrs {
   int64_t rows = 0;
 
   /// Returns how many of the V rows of w, which begin at row rank V, are rows of the vocabulary.
-  int64_t own_rows(int64_t width) const {
+  int64_t unpadded_rows(int64_t width) const {
     return rows == 0 ? width : std::clamp<int64_t>(rows - rank * width, 0, width);
   }
   bool operator==(const VocabularyAttrs&) const = default;

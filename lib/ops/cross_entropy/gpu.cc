@@ -27,7 +27,7 @@ struct LogitGradients {
 };
 
 /// Computes dbias = [dbias +] the sum of the chunk's rows.
-void bias_gradient(const Operation& op, const LogitGradients& g) {
+void run_bias_gradient(const Operation& op, const LogitGradients& g) {
   const int64_t vocabulary = op.in_dims(1)[0];
   const auto [gradient, dtype] = op.gradient(g.results.bias);
   vector_gradient(op.dtype(),
@@ -49,10 +49,10 @@ void bias_gradient(const Operation& op, const LogitGradients& g) {
 
 /// Computes dx of the chunk's tokens (result 1) and, if wanted, the gradients of w (operand 1) and
 /// of the bias.
-void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
+void run_head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
   const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
-  if (g.results.bias > 0) bias_gradient(op, g);
+  if (g.results.bias > 0) run_bias_gradient(op, g);
   if (g.results.weight > 0) {
     const auto [dw, dw_dtype] = op.gradient(g.results.weight);
     matmul.run_in_whole_rows({.transpose_a = true,
@@ -81,7 +81,7 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
 }
 
 /// Returns the memory for partial sums of the gradient of the bias; null if the bias has none.
-void* bias_sums(const Operation& op, const GpuHeadWorkspace& layout) {
+void* bias_sums_workspace(const Operation& op, const GpuHeadWorkspace& layout) {
   return layout.bias_sums < 0 ? nullptr : op.workspace<void>(layout.bias_sums);
 }
 
@@ -97,15 +97,15 @@ class LinearCrossEntropy {
         hidden_(op.in_dims(0)[1]),
         vocabulary_(op.in_dims(1)[0]),
         results_(head_gradients_of(op.op())),
-        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()),
-                                  results_.bias > 0)),
-        logits_(op.workspace<void>(place_.logits)) {
-    op.require_workspace(place_.bytes);
+        workspace_layout_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()),
+                                             results_.bias > 0)),
+        logits_(op.workspace<void>(workspace_layout_.logits)) {
+    op.require_workspace(workspace_layout_.bytes);
   }
 
   void run() {
-    for (int64_t first = 0; first < tokens_; first += place_.chunk)
-      run_chunk(first, std::min(place_.chunk, tokens_ - first));
+    for (int64_t first = 0; first < tokens_; first += workspace_layout_.chunk)
+      run_chunk(first, std::min(workspace_layout_.chunk, tokens_ - first));
   }
 
  private:
@@ -113,9 +113,9 @@ class LinearCrossEntropy {
     const int64_t skip = first * hidden_ * dtype_bytes(op_.dtype());
     const void* const x = static_cast<const std::byte*>(op_.in(0)) + skip;
     const int32_t* const labels = op_.ints_in(2) + first;
-    auto* const losses = op_.workspace<double>(place_.losses);
+    auto* const losses = op_.workspace<double>(workspace_layout_.losses);
     int32_t* const correct =
-        attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
+        attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(workspace_layout_.correct);
     const bool bias = op_.has_in(3);
     if (bias)
       fill_rows(op_.dtype(), op_.in(3),
@@ -123,7 +123,7 @@ class LinearCrossEntropy {
                  .dtype = op_.dtype(),
                  .count = count,
                  .width = vocabulary_,
-                 .stride = place_.row},
+                 .stride = workspace_layout_.row_stride},
                 op_.stream());
     matmul_.run_in_whole_rows({.transpose_b = true,
                                .m = count,
@@ -133,7 +133,7 @@ class LinearCrossEntropy {
                                .b = op_.in(1),
                                .c = logits_,
                                .beta = bias ? 1.0F : 0.0F,
-                               .c_stride = place_.row,
+                               .c_stride = workspace_layout_.row_stride,
                                .dtype = op_.dtype(),
                                .out_dtype = op_.dtype()},
                               Matmul::HeadRowsExtent::kN, op_.stream());
@@ -144,7 +144,7 @@ class LinearCrossEntropy {
                   .correct = correct,
                   .rows = count,
                   .vocabulary = vocabulary_,
-                  .row_stride = place_.row,
+                  .row_stride = workspace_layout_.row_stride,
                   .softcap = static_cast<float>(attrs_.softcap),
                   .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
                  op_.stream());
@@ -157,15 +157,15 @@ class LinearCrossEntropy {
                 .end_label = std::numeric_limits<int64_t>::max()},
                op_.stream());
     if (!attrs_.with_gradients) return;
-    head_gradients(op_,
-                   {.first = first,
-                    .count = count,
-                    .data = logits_,
-                    .stride = place_.row,
-                    .adds = first > 0 || op_.accumulate(),
-                    .results = results_,
-                    .bias_sums = bias_sums(op_, place_)},
-                   matmul_);
+    run_head_gradients(op_,
+                       {.first = first,
+                        .count = count,
+                        .data = logits_,
+                        .stride = workspace_layout_.row_stride,
+                        .adds = first > 0 || op_.accumulate(),
+                        .results = results_,
+                        .bias_sums = bias_sums_workspace(op_, workspace_layout_)},
+                       matmul_);
   }
 
   const Operation& op_;
@@ -173,7 +173,7 @@ class LinearCrossEntropy {
   const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
   HeadGradientIndices results_;
-  GpuHeadWorkspace place_;
+  GpuHeadWorkspace workspace_layout_;
   void* logits_;
 };
 
@@ -185,7 +185,7 @@ VocabularyChunkArguments vocabulary_rows(const Operation& op, int64_t rows) {
           .label_logit = nullptr,
           .rows = rows,
           .vocabulary = vocabulary,
-          .own_rows = attrs.own_rows(vocabulary),
+          .unpadded_rows = attrs.unpadded_rows(vocabulary),
           .first_row = attrs.rank * vocabulary,
           .all_rows = attrs.ranks * vocabulary,
           .softcap = static_cast<float>(attrs.softcap)};
@@ -256,15 +256,15 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
              op.stream());
   if (!attrs.with_gradients) return;
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
-  head_gradients(op,
-                 {.first = attrs.first_token,
-                  .count = rows.rows,
-                  .data = rows.logits,
-                  .stride = stride,
-                  .adds = attrs.first_token > 0 || op.accumulate(),
-                  .results = results,
-                  .bias_sums = bias_sums(op, layout)},
-                 libraries.matmul);
+  run_head_gradients(op,
+                     {.first = attrs.first_token,
+                      .count = rows.rows,
+                      .data = rows.logits,
+                      .stride = stride,
+                      .adds = attrs.first_token > 0 || op.accumulate(),
+                      .results = results,
+                      .bias_sums = bias_sums_workspace(op, layout)},
+                     libraries.matmul);
 }
 
 }  // namespace ftrun::cuda

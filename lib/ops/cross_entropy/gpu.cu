@@ -157,16 +157,16 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
 // Runs one block per row.
 template <int V>
 __global__ void statistics_rows(float* logits, const int32_t* labels, float* statistics,
-                                float* label_logit, int64_t vocabulary, int64_t own_rows,
+                                float* label_logit, int64_t vocabulary, int64_t unpadded_rows,
                                 int64_t first_row, LogitCap cap) {
   float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x];
   if (cap.softcap > 0.0F && label >= 0) {
-    for (int64_t i = threadIdx.x; i < own_rows; i += kRowThreads) row[i] = cap.apply(row[i]);
+    for (int64_t i = threadIdx.x; i < unpadded_rows; i += kRowThreads) row[i] = cap.apply(row[i]);
     __syncthreads();
   }
   const MaxSum stats =
-      label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, own_rows, {0.0F});
+      label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, unpadded_rows, {0.0F});
   if (threadIdx.x > 0) return;
   const int64_t own = label - first_row;
   statistics[2 * blockIdx.x] = stats.max;
@@ -204,7 +204,7 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,
-                                   int64_t vocabulary, int64_t own_rows, int64_t first_row,
+                                   int64_t vocabulary, int64_t unpadded_rows, int64_t first_row,
                                    int64_t all_rows, int64_t ranks, LogitCap cap,
                                    const StepScalars* scalars) {
   const bool with_gradients = correct == nullptr;
@@ -233,7 +233,7 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   for (int64_t first = 0; first < vocabulary; first += kRowThreads) {
     const int64_t i = first + threadIdx.x;
     float g = 0.0F;
-    if (counts && i < own_rows) {
+    if (counts && i < unpadded_rows) {
       const float of_label = i == own ? scale : 0.0F;
       g = (expf(row[i] - stats.max) * factor - of_label) * cap.slope(row[i]);
     }
@@ -293,7 +293,8 @@ void vocabulary_statistics(const VocabularyChunkArguments& v, float* statistics,
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
     launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
-           statistics, v.label_logit, v.vocabulary, v.own_rows, v.first_row, LogitCap{v.softcap});
+           statistics, v.label_logit, v.vocabulary, v.unpadded_rows, v.first_row,
+           LogitCap{v.softcap});
   });
 }
 
@@ -302,7 +303,7 @@ void vocabulary_loss(DType dtype, const VocabularyLossArguments& l, cudaStream_t
     using T = decltype(type);
     launch({blocks(l.chunk.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.chunk.logits,
            l.chunk.labels, l.statistics, l.chunk.label_logit, l.losses, l.correct,
-           l.chunk.vocabulary, l.chunk.own_rows, l.chunk.first_row, l.chunk.all_rows, l.ranks,
+           l.chunk.vocabulary, l.chunk.unpadded_rows, l.chunk.first_row, l.chunk.all_rows, l.ranks,
            LogitCap{l.chunk.softcap}, l.scalars);
   });
 }

@@ -42,7 +42,7 @@ struct AddLossesArguments {
 void add_losses(const AddLossesArguments& a, cudaStream_t stream);
 /// VocabularyChunkArguments describes a chunk of the head on one of several ranks. The rank has
 /// rows [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first
-/// own_rows are padding.
+/// unpadded_rows are padding.
 struct VocabularyChunkArguments {
   const int32_t* labels;
   /// The logits F32[rows, vocabulary].
@@ -50,7 +50,7 @@ struct VocabularyChunkArguments {
   /// The logits of the labels, F32[rows], which vocabulary_statistics() writes and
   /// vocabulary_loss() reads.
   float* label_logit;
-  int64_t rows, vocabulary, own_rows, first_row, all_rows;
+  int64_t rows, vocabulary, unpadded_rows, first_row, all_rows;
   /// The bound on the logits; 0: none.
   float softcap;
 };

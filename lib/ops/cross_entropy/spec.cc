@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<VocabularyAttrs>().ranks;
 }
 
@@ -195,9 +195,9 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 /// backward begins with this layer, and its result d_x is as large and read whole by the previous
 /// layer. The peak of memory is in the forward list, where a chunk's logits exist together with
 /// this gradient, and passing rows on early would add d_x there.
-void linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
+void emit_linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
-  d.save(op.out[1]);
+  d.save_for_backward(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
 }
 
@@ -208,12 +208,12 @@ void linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
 /// blocks of equal size, so chunks would have to consist of every t-th part of each block, and the
 /// weight's gradient would sum tokens in that order, which differs from the order of the head on
 /// one rank.
-void vocabulary_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
+void emit_vocabulary_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   if (attrs.first_token > 0) return;
-  d.save(op.out[1]);
-  d.add_term(op.in[0], d.reduced_gradient(op.in[0], op.out[1], attrs.ranks));
+  d.save_for_backward(op.out[1]);
+  d.add_term(op.in[0], d.reduce_partial_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
 /// SplitHead holds the operands x, weight and labels; the results loss and, with gradients, dx, dw
@@ -280,9 +280,9 @@ ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, Va
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
-    out.push_back(g.temp("d_" + g.at(x).name, g.at(x).dims));
-    if (bias >= 0) out.push_back(g.weight_gradient(bias));
-    out.push_back(g.weight_gradient(weight));
+    out.push_back(g.add_temporary("d_" + g.at(x).name, g.at(x).dims));
+    if (bias >= 0) out.push_back(g.add_weight_gradient(bias));
+    out.push_back(g.add_weight_gradient(weight));
   }
   g.emit(OpKind::kLinearCrossEntropy, with_bias({x, weight, labels}, bias), std::move(out), attrs);
   return loss;
@@ -309,9 +309,9 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
                   .rows = has_padding ? part.rows : 0},
                  bias};
   if (attrs.with_gradients) {
-    head.results.push_back(g.temp("d_" + g.at(x).name, Dims(g.at(x).dims)));
-    head.results.push_back(g.weight_gradient(weight));
-    if (bias >= 0) head.results.push_back(g.weight_gradient(bias));
+    head.results.push_back(g.add_temporary("d_" + g.at(x).name, Dims(g.at(x).dims)));
+    head.results.push_back(g.add_weight_gradient(weight));
+    if (bias >= 0) head.results.push_back(g.add_weight_gradient(bias));
   }
   SplitChunk before;
   for (int64_t first = 0; first < g.tokens(); first += chunk) {
@@ -336,13 +336,13 @@ constinit const OpSpec linear_cross_entropy{
     .work = linear_cross_entropy_work,
     .workspace = linear_cross_entropy_workspace,
     .gpu_workspace = linear_cross_entropy_gpu_workspace,
-    .gradients = linear_cross_entropy_gradients,
+    .gradients = emit_linear_cross_entropy_gradients,
 };
 
 constinit const OpSpec vocabulary_logits{
     .name = "vocabulary_logits",
     .shapes = "N,D V,D N [V] -> C,V C,2 C",
-    .letters = vocabulary_letters,
+    .add_letter_sizes = add_vocabulary_letters,
     .device_specific_result = 0,
     .work_class = WorkClass::kMatmul,
     .work = vocabulary_logits_work,
@@ -355,12 +355,12 @@ constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
     .shapes = "N,D V,D N C,V tC,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
     .must_not_recompute = true,
-    .letters = vocabulary_letters,
+    .add_letter_sizes = add_vocabulary_letters,
     .work_class = WorkClass::kMatmul,
     .work = vocabulary_cross_entropy_work,
     .workspace = vocabulary_cross_entropy_workspace,
     .gpu_workspace = vocabulary_cross_entropy_gpu_workspace,
-    .gradients = vocabulary_cross_entropy_gradients,
+    .gradients = emit_vocabulary_cross_entropy_gradients,
 };
 
 }  // namespace specs

@@ -78,8 +78,8 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
   OffsetAllocator offsets;
   const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
   GpuHeadWorkspace w = reserve_losses(offsets, chunk, attrs.with_gradients);
-  w.row = round_up(vocabulary, kHeadRowElements);
-  w.logits = offsets.reserve(w.chunk * w.row * element_bytes);
+  w.row_stride = round_up(vocabulary, kHeadRowElements);
+  w.logits = offsets.reserve(w.chunk * w.row_stride * element_bytes);
   if (bias_gradient) reserve_bias_sums(w, offsets, vocabulary);
   w.bytes = offsets.bytes();
   return w;

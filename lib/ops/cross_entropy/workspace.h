@@ -43,7 +43,7 @@ struct GpuHeadWorkspace {
   int64_t chunk = 0;
   /// The number of elements from one row of logits to the next: V rounded up, so that every row
   /// begins where wide loads are possible, for every V.
-  int64_t row = 0;
+  int64_t row_stride = 0;
   /// The offsets of F64[chunk], the losses; of I32[chunk], without gradients, whether each token is
   /// predicted; and of [chunk, row], the logits in the dtype of x and w.
   int64_t losses = -1;

@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   for (const DoraAttrs::ScaledColumns& part : op.attrs.get<DoraAttrs>().parts)
     letters["O1+O2+O3"] += part.columns;
 }
@@ -45,13 +45,13 @@ int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op
 }
 
 /// Emits the gradients of dora_scale. The lengths of rows have no gradient.
-void dora_scale_gradients(BackwardBuilder& d, const Op& op) {
+void emit_dora_scale_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId z = d.backward_value(op.in[0]);
   const ValueId q = d.backward_value(op.in[1]);
   d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
   if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
-  const ValueId dz = d.new_gradient(op.in[0]);
+  const ValueId dz = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kDoraScaleDgrad, {dy, q, op.in[2]}, {dz}, op.attrs);
   d.add_term(op.in[0], dz);
 }
@@ -111,7 +111,7 @@ ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId mag
   for (const DoraAttrs::ScaledColumns& part : attrs.parts)
     require(part.first_column + part.columns <= g.at(z).dims[1],
             "the adapted part lies inside the linear layer's results");
-  const ValueId y = g.temp(g.at(z).name + ".dora", Dims(g.at(z).dims));
+  const ValueId y = g.add_temporary(g.at(z).name + ".dora", Dims(g.at(z).dims));
   std::vector<ValueId> in{z, squares, magnitudes};
   if (bias >= 0) in.push_back(bias);
   g.emit(OpKind::kDoraScale, std::move(in), {y}, attrs);
@@ -135,18 +135,18 @@ constinit const OpSpec dora_scale{
     .shapes = "N,O O1+O2+O3 O1+O2+O3 [O] -> N,O",
     .split_along = "O",
     .cheap_result = 0,
-    .in_place = 0,
-    .letters = dora_letters,
+    .in_place_input = 0,
+    .add_letter_sizes = add_dora_letters,
     .gpu_workspace = workspace_of::none,
-    .gradients = dora_scale_gradients,
+    .gradients = emit_dora_scale_gradients,
 };
 
 constinit const OpSpec dora_scale_dgrad{
     .name = "dora_scale_dgrad",
     .shapes = "N,O O1+O2+O3 O1+O2+O3 -> N,O",
     .split_along = "O",
-    .in_place = 0,
-    .letters = dora_letters,
+    .in_place_input = 0,
+    .add_letter_sizes = add_dora_letters,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -154,7 +154,7 @@ constinit const OpSpec dora_scale_wgrad{
     .name = "dora_scale_wgrad",
     .shapes = "N,O N,O O1+O2+O3 -> O1+O2+O3",
     .split_along = "O",
-    .letters = dora_letters,
+    .add_letter_sizes = add_dora_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

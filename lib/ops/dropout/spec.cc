@@ -9,13 +9,14 @@
 namespace ftrun {
 namespace {
 
-void dropout_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.new_gradient(op.in[0]);
+void emit_dropout_gradients(BackwardBuilder& d, const Op& op) {
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
   const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
   if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
-  d.replace_terms(op.in[0], d.reduced_gradient(op.in[0], d.gradient(op.in[0]), ranks));
+  d.replace_terms(op.in[0],
+                  d.reduce_partial_gradient(op.in[0], d.sum_gradient_terms(op.in[0]), ranks));
   if (!d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
@@ -24,7 +25,7 @@ void dropout_gradients(BackwardBuilder& d, const Op& op) {
 ValueId ops::dropout(GraphBuilder& g, ValueId x, const DropoutAttrs& attrs) {
   require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0,
           "the probability of dropout lies between 0 and 1");
-  const ValueId y = g.temp(g.at(x).name + ".dropout", Dims(g.at(x).dims));
+  const ValueId y = g.add_temporary(g.at(x).name + ".dropout", Dims(g.at(x).dims));
   g.emit(OpKind::kDropout, {x}, {y}, attrs);
   return y;
 }
@@ -36,10 +37,10 @@ constinit const OpSpec dropout{
     .shapes = "N,I -> N,I",
     .split_along = "I",
     .cheap_result = 0,
-    .in_place = 0,
+    .in_place_input = 0,
     .accepts_partial_gradients = true,
     .gpu_workspace = workspace_of::none,
-    .gradients = dropout_gradients,
+    .gradients = emit_dropout_gradients,
 };
 
 }  // namespace specs

@@ -28,7 +28,7 @@ void embed(const OpCall& call) {
   const S* const table = call.in<S>(1);
   S* const x = call.out<S>(0);
   const int64_t table_rows = call.in_dims(1)[0];
-  const EmbeddingRowsAttrs rows = given_rows(call.op(), table_rows);
+  const EmbeddingRowsAttrs rows = table_rows_of(call.op(), table_rows);
   check_tokens(tokens, count, rows.all_rows);
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -43,18 +43,18 @@ void embed(const OpCall& call) {
 
 namespace {
 
-/// Writes the positions of the tokens whose id is in [first, end) and not `left_out`, sorted by id;
-/// equal ids stay in their order. Returns how many there are.
+/// Writes the positions of the tokens whose id is in [first, end) and not `skipped_token`, sorted
+/// by id; equal ids stay in their order. Returns how many there are.
 int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end,
-                    int64_t left_out, int32_t* order) {
-  int64_t found = 0;
+                    int64_t skipped_token, int32_t* order) {
+  int64_t order_size = 0;
   for (int64_t n = 0; n < count; ++n)
-    if (tokens[n] >= first && tokens[n] < end && tokens[n] != left_out)
-      order[found++] = static_cast<int32_t>(n);
-  std::sort(order, order + found, [tokens](int32_t a, int32_t b) {
+    if (tokens[n] >= first && tokens[n] < end && tokens[n] != skipped_token)
+      order[order_size++] = static_cast<int32_t>(n);
+  std::sort(order, order + order_size, [tokens](int32_t a, int32_t b) {
     return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b;
   });
-  return found;
+  return order_size;
 }
 
 /// The number of columns that one thread sums at a time.
@@ -88,10 +88,10 @@ void embed_wgrad(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const dx = call.in<S>(1);
   auto* const order = call.workspace<int32_t>();
-  const EmbeddingRowsAttrs rows = given_rows(call.op(), vocabulary);
+  const EmbeddingRowsAttrs rows = table_rows_of(call.op(), vocabulary);
   check_tokens(tokens, count, rows.all_rows);
-  const int64_t found = sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary,
-                                    rows.token_without_gradient, order);
+  const int64_t order_size = sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary,
+                                         rows.token_without_gradient, order);
   call.with_gradient<S>(0, [&]<class G>(G* dtable) {
     if (!call.accumulate())
       parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {
@@ -100,7 +100,7 @@ void embed_wgrad(const OpCall& call) {
     parallel_ranges((width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
            first += kColumns)
-        add_rows(tokens, order, found, dx, dtable, rows.first_row, width, first,
+        add_rows(tokens, order, order_size, dx, dtable, rows.first_row, width, first,
                  std::min(kColumns, width - first));
     });
   });

@@ -29,7 +29,7 @@ struct EmbeddingRowsAttrs {
 
 /// Returns which rows of the vocabulary the table of an embed or embed_wgrad has. The table has
 /// `rows` rows; without attributes, these are the whole vocabulary.
-EmbeddingRowsAttrs given_rows(const Op& op, int64_t rows);
+EmbeddingRowsAttrs table_rows_of(const Op& op, int64_t rows);
 
 /// Makes an embed_wgrad of a table of `rows` omit the gradient of row `token`; other operations are
 /// unchanged.

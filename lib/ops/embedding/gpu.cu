@@ -264,7 +264,7 @@ HotRows hot_rows(const EmbedWgrad& g, const GpuEmbedWorkspace& place) {
 /// if both dtypes can be moved as whole words, else 1.
 template <class Body>
 void with_embed_vectors(const EmbedWgrad& g, Body body) {
-  if (g.width % 4 == 0 && aligned(g.dx) && aligned(g.dtable))
+  if (g.width % 4 == 0 && is_aligned(g.dx) && is_aligned(g.dtable))
     body(std::integral_constant<int, 4>{});
   else
     body(std::integral_constant<int, 1>{});
@@ -322,7 +322,7 @@ void run_embed(const Operation& op, const Libraries& /*libraries*/) {
          .count = op.in_dims(0)[0],
          .width = op.in_dims(1)[1],
          .table_rows = table_rows,
-         .rows = given_rows(op.op(), table_rows)},
+         .rows = table_rows_of(op.op(), table_rows)},
         op.stream());
 }
 
@@ -330,7 +330,7 @@ void run_embed_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   const auto [dtable, dtype] = op.gradient(0);
   const int64_t scratch = gpu_embed_workspace(op.in_dims(0)[0], op.in_dims(1)[1]).bytes;
   if (scratch > 0) op.require_workspace(scratch);
-  const EmbeddingRowsAttrs rows = given_rows(op.op(), op.out_dims(0)[0]);
+  const EmbeddingRowsAttrs rows = table_rows_of(op.op(), op.out_dims(0)[0]);
   embed_wgrad(op.dtype(),
               {.tokens = op.ints_in(0),
                .dx = op.in(1),

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-void embed_gradients(BackwardBuilder& d, const Op& op) {
+void emit_embed_gradients(BackwardBuilder& d, const Op& op) {
   d.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], d.result_gradient(op.out[0])},
                      {d.param_grad(op.in[1])}, op.attrs);
 }
@@ -50,19 +50,19 @@ int64_t embed_wgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
 
 }  // namespace
 
-EmbeddingRowsAttrs given_rows(const Op& op, int64_t rows) {
+EmbeddingRowsAttrs table_rows_of(const Op& op, int64_t rows) {
   return op.attrs.get_or(EmbeddingRowsAttrs{0, rows});
 }
 
 void leave_out_row_gradient(Op& op, int64_t rows, int64_t token) {
   if (op.kind != OpKind::kEmbedWgrad) return;
-  EmbeddingRowsAttrs given = given_rows(op, rows);
-  given.token_without_gradient = token;
-  op.attrs = given;
+  EmbeddingRowsAttrs table_rows = table_rows_of(op, rows);
+  table_rows.token_without_gradient = token;
+  op.attrs = table_rows;
 }
 
 ValueId ops::embed(GraphBuilder& g, ValueId tokens, ValueId table, const EmbeddingRowsAttrs& rows) {
-  const ValueId x = g.temp("embedding", {g.tokens(), g.at(table).dims[1]});
+  const ValueId x = g.add_temporary("embedding", {g.tokens(), g.at(table).dims[1]});
   OpAttrs attrs;
   if (rows != EmbeddingRowsAttrs{}) attrs = rows;
   g.emit(OpKind::kEmbed, {tokens, table}, {x}, std::move(attrs));
@@ -77,7 +77,7 @@ constinit const OpSpec embed{
     .split_along = "V",
     .work = embed_work,
     .gpu_workspace = workspace_of::none,
-    .gradients = embed_gradients,
+    .gradients = emit_embed_gradients,
 };
 
 constinit const OpSpec embed_wgrad{

@@ -15,8 +15,8 @@ __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mea
                                 int64_t count, float epsilon) {
   const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
   if (!h.exists) return;
-  const T* const x = qkv + h.at;
-  T* const out = y + h.at;
+  const T* const x = qkv + h.offset;
+  T* const out = y + h.offset;
   if (h.head >= row.normed())
     return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(x + i)); });
   float sum = 0.0F, squares = 0.0F;
@@ -37,7 +37,7 @@ __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mea
     mean[statistic] = middle;
     rstd[statistic] = scale;
   }
-  const T* const w = row.own_weight(h.head);
+  const T* const w = row.weight_of_head(h.head);
   for_head<V>(row.head_size, [&](int i) {
     Floats<V> v = load<V>(x + i);
     const Floats<V> weight = load<V>(w + i);
@@ -53,12 +53,12 @@ __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* me
                                       const float* rstd, NormedQkv<T> row, T* dqkv, int64_t count) {
   const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
   if (!h.exists) return;
-  const T* const d = dy + h.at;
-  const T* const x = qkv + h.at;
-  T* const out = dqkv + h.at;
+  const T* const d = dy + h.offset;
+  const T* const x = qkv + h.offset;
+  T* const out = dqkv + h.offset;
   if (h.head >= row.normed())
     return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(d + i)); });
-  const T* const w = row.own_weight(h.head);
+  const T* const w = row.weight_of_head(h.head);
   const int64_t statistic = h.token * row.normed() + h.head;
   const float middle = mean[statistic], scale = rstd[statistic];
   float sum = 0.0F, projection = 0.0F;

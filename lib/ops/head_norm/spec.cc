@@ -10,14 +10,14 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void head_norm_gradients(BackwardBuilder& d, const Op& op) {
+void emit_head_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId mean = d.backward_value(op.out[1]), rstd = d.backward_value(op.out[2]);
   const ValueId dwq = d.param_grad(op.in[1]);
   d.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, d.param_grad(op.in[2])},
                     op.attrs);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, op.in[1], op.in[2]}, {dx},
                     op.attrs);
   d.add_term(op.in[0], dx);
@@ -30,7 +30,7 @@ ValueId ops::head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId w
   require(g.at(weight_q).dims == Dims{heads.query_heads * heads.head_size} &&
               g.at(weight_k).dims == Dims{heads.kv_heads * heads.head_size},
           "head_norm has a weight for each element of its heads");
-  const ValueId y = g.temp("head_norm.out", g.at(qkv).dims);
+  const ValueId y = g.add_temporary("head_norm.out", g.at(qkv).dims);
   const Dims statistic{g.tokens(), heads.query_heads + heads.kv_heads};
   const ValueId mean = g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);
   const ValueId rstd = g.add_value("head_norm.rstd", g.statistics(), statistic, ValueRole::kTemp);
@@ -44,16 +44,16 @@ constinit const OpSpec head_norm{
     .name = "head_norm",
     .shapes = "N,(H+2K)d Hd Kd -> N,(H+2K)d N,H+K N,H+K",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .gpu_workspace = workspace_of::none,
-    .gradients = head_norm_gradients,
+    .gradients = emit_head_norm_gradients,
 };
 
 constinit const OpSpec head_norm_dgrad{
     .name = "head_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K Hd Kd -> N,(H+2K)d",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -61,7 +61,7 @@ constinit const OpSpec head_norm_wgrad{
     .name = "head_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K -> Hd Kd",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

@@ -48,7 +48,7 @@ int64_t quantized_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
-void linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, ValueId x) {
+void emit_linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, ValueId x) {
   if (op.attrs.get_or<LinearAttrs>().weight_gradient)
     d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
@@ -58,22 +58,23 @@ void linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, Value
 /// with respect to x that other operations have already computed. If each rank computes only a term
 /// of that gradient, the same holds for every other linear operation of x: the terms are added
 /// first, and their sum is reduced over the ranks once.
-void linear_gradients(BackwardBuilder& d, const Op& op) {
+void emit_linear_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
   const bool is_last = d.is_first_reader(op, op.in[0]);
-  if (ranks == 1) linear_weight_gradients(d, op, dy, x);
+  if (ranks == 1) emit_linear_weight_gradients(d, op, dy, x);
   if (d.wants_gradient(op.in[0])) {
-    const ValueId e = d.gradient(op.in[0]);
-    const ValueId dx = d.new_gradient(op.in[0]);
+    const ValueId e = d.sum_gradient_terms(op.in[0]);
+    const ValueId dx = d.add_gradient_value(op.in[0]);
     std::vector<ValueId> in{dy, op.in[1]};
     if (e >= 0) in.push_back(e);
     d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
-    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.reduced_gradient(op.in[0], dx, ranks) : dx);
+    d.replace_terms(op.in[0],
+                    ranks > 1 && is_last ? d.reduce_partial_gradient(op.in[0], dx, ranks) : dx);
   }
   if (ranks == 1) return;
-  d.emit_after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
+  d.emit_after_collective([&d, op, dy, x] { emit_linear_weight_gradients(d, op, dy, x); });
   if (is_last && !d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
@@ -87,7 +88,7 @@ ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
                     const LinearAttrs& attrs) {
   const Dims w = g.at(weight).dims;  // a copy, because adding a value may move the others
   require(g.at(x).dims[1] == w[1], "a weight has as many columns as its input");
-  const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
+  const ValueId y = g.add_temporary(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};
   if (bias >= 0) {
     require(g.at(bias).dims == Dims{w[0]}, "a bias has an element for each row of the weight");
@@ -109,14 +110,14 @@ constinit const OpSpec linear{
     .work = linear_work,
     .workspace = linear_workspace,
     .gpu_workspace = quantized_panel_gpu_workspace,
-    .gradients = linear_gradients,
+    .gradients = emit_linear_gradients,
 };
 
 constinit const OpSpec linear_dgrad{
     .name = "linear_dgrad",
     .shapes = "N,O O,I [N,I] -> N,I",
     .split_along = "OI",
-    .in_place = 2,
+    .in_place_input = 2,
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_dgrad_workspace,

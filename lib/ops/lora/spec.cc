@@ -30,7 +30,7 @@ int64_t lora_bytes(const LayerGraph& graph, const Op& op) {
   return lora_workspace(graph, op).bytes;
 }
 
-void lora_up_gradients(BackwardBuilder& d, const Op& op) {
+void emit_lora_up_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const std::vector<ValueId> up(op.in.begin() + 2, op.in.end());
   std::vector<ValueId> grads;
@@ -39,7 +39,7 @@ void lora_up_gradients(BackwardBuilder& d, const Op& op) {
                      op.attrs);
   std::vector<ValueId> in{dy};
   in.insert(in.end(), up.begin(), up.end());
-  const ValueId dh = d.new_gradient(op.in[1]);
+  const ValueId dh = d.add_gradient_value(op.in[1]);
   d.emit_input_grad(OpKind::kLoraUpDgrad, std::move(in), {dh}, op.attrs);
   d.add_term(op.in[0], dy);
   d.add_term(op.in[1], dh);
@@ -83,7 +83,7 @@ ValueId ops::lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down,
   }
   require(g.at(down).dims[0] == ranks, "A has the rows of all parts");
   const ValueId h = linear(g, x, down, -1, {.gradient_ranks = y_attrs.gradient_ranks});
-  const ValueId sum = g.temp(g.at(y).name + ".lora", g.at(y).dims);
+  const ValueId sum = g.add_temporary(g.at(y).name + ".lora", g.at(y).dims);
   std::vector<ValueId> in{y, h};
   in.insert(in.end(), up.begin(), up.end());
   g.emit(OpKind::kLoraUp, std::move(in), {sum}, attrs);
@@ -96,12 +96,12 @@ constinit const OpSpec lora_up{
     .name = "lora_up",
     .shapes = "N,O N,r1+r2+r3 O1,r1 [O2,r2] [O3,r3] -> N,O",
     .split_along = "O",
-    .in_place = 0,
+    .in_place_input = 0,
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
-    .gradients = lora_up_gradients,
+    .gradients = emit_lora_up_gradients,
 };
 
 constinit const OpSpec lora_up_dgrad{

@@ -16,38 +16,38 @@ namespace {
 /// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
 /// already has from other operations. The gradient of the weight goes to the list of input
 /// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
-void norm_gradients(BackwardBuilder& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
-                    ValueId weight) {
+void emit_norm_gradients(BackwardBuilder& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
+                         ValueId weight) {
   const ValueId dy = d.result_gradient(y);
-  const ValueId e = d.gradient(x);
+  const ValueId e = d.sum_gradient_terms(x);
   const ValueId x_saved = d.backward_value(x);
   const ValueId rstd_saved = d.backward_value(rstd);
   d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
-  const ValueId dx = d.new_gradient(x);
+  const ValueId dx = d.add_gradient_value(x);
   std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
   if (e >= 0) in.push_back(e);
   d.emit_input_grad(OpKind::kRmsNormDgrad, std::move(in), {dx}, op.attrs);
   d.replace_terms(x, dx);
 }
 
-void rms_norm_gradients(BackwardBuilder& d, const Op& op) {
-  norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
+void emit_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
+  emit_norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
 }
 
-void add_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
-  norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
-  const ValueId dsum = d.gradient(op.out[0]);
+void emit_add_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
+  emit_norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
+  const ValueId dsum = d.sum_gradient_terms(op.out[0]);
   d.add_term(op.in[0], dsum);
   d.add_term(op.in[1], dsum);
 }
 
 /// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
 /// would precede `e`, the term `e` is added to the gradient separately.
-void layer_norm_gradients(BackwardBuilder& d, const Op& op) {
+void emit_layer_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId e = has_weight ? d.gradient(x) : -1;
+  const ValueId e = has_weight ? d.sum_gradient_terms(x) : -1;
   std::vector<ValueId> in{dy, d.backward_value(x), d.backward_value(op.out[1]),
                           d.backward_value(op.out[2])};
   if (has_weight) {
@@ -56,7 +56,7 @@ void layer_norm_gradients(BackwardBuilder& d, const Op& op) {
     d.emit_input_grad(OpKind::kLayerNormWgrad, in, std::move(out));
     in.push_back(op.in[1]);
   }
-  const ValueId dx = d.new_gradient(x);
+  const ValueId dx = d.add_gradient_value(x);
   if (e >= 0) in.push_back(e);
   d.emit_input_grad(OpKind::kLayerNormDgrad, std::move(in), {dx});
   if (has_weight)
@@ -80,7 +80,7 @@ Op norm_of_sum(const Op& op) {
 ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttrs& attrs) {
   require(g.at(x).dims[1] == g.at(weight).dims[0],
           "the weight of rms_norm is as wide as its input");
-  const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
+  const ValueId y = g.add_temporary(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, attrs);
@@ -92,8 +92,8 @@ ops::SumAndNormValues ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, V
   require(g.at(x).dims == g.at(r).dims, "the operands of add_rms_norm have one shape");
   require(g.at(x).dims[1] == g.at(weight).dims[0],
           "the weight of add_rms_norm is as wide as its input");
-  const ValueId sum = g.temp(g.at(weight).name + ".sum", g.at(x).dims);
-  const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
+  const ValueId sum = g.add_temporary(g.at(weight).name + ".sum", g.at(x).dims);
+  const ValueId y = g.add_temporary(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, attrs);
@@ -112,7 +112,7 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
   }
   const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
   const Dims dims = g.at(x).dims;  // a copy, because adding values may move the others
-  const ValueId y = g.temp(name + ".out", dims);
+  const ValueId y = g.add_temporary(name + ".out", dims);
   const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
   const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kLayerNorm, std::move(in), {y, mean, rstd}, NormAttrs{epsilon});
@@ -127,7 +127,7 @@ constinit const OpSpec rms_norm{
     .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
-    .gradients = rms_norm_gradients,
+    .gradients = emit_rms_norm_gradients,
 };
 
 constinit const OpSpec add_rms_norm{
@@ -137,7 +137,7 @@ constinit const OpSpec add_rms_norm{
     .cheap_result = 1,
     .from_first_result = norm_of_sum,
     .gpu_workspace = workspace_of::none,
-    .gradients = add_rms_norm_gradients,
+    .gradients = emit_add_rms_norm_gradients,
 };
 
 constinit const OpSpec rms_norm_dgrad{
@@ -162,7 +162,7 @@ constinit const OpSpec layer_norm{
     .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
-    .gradients = layer_norm_gradients,
+    .gradients = emit_layer_norm_gradients,
 };
 
 constinit const OpSpec layer_norm_dgrad{

@@ -14,8 +14,8 @@ __global__ void qk_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* rstd,
                               float epsilon, float weight_offset) {
   const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
   if (!h.exists) return;
-  const T* const x = qkv + h.at;
-  T* const out = y + h.at;
+  const T* const x = qkv + h.offset;
+  T* const out = y + h.offset;
   if (h.head >= row.normed())
     return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(x + i)); });
   float squares = 0.0F;
@@ -41,9 +41,9 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
                                     T* dqkv, int64_t count, float weight_offset) {
   const HeadOfToken h = head_of_warp(count, row.heads(), row.head_size);
   if (!h.exists) return;
-  const T* const d = dy + h.at;
-  const T* const x = qkv + h.at;
-  T* const out = dqkv + h.at;
+  const T* const d = dy + h.offset;
+  const T* const x = qkv + h.offset;
+  T* const out = dqkv + h.offset;
   if (h.head >= row.normed())
     return for_head<V>(row.head_size, [&](int i) { store(out + i, load<V>(d + i)); });
   const T* const w = row.shared_weight(h.head);

@@ -10,13 +10,13 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void qk_norm_gradients(BackwardBuilder& d, const Op& op) {
+void emit_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);
   const ValueId dwq = d.param_grad(op.in[1]);
   d.emit_input_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(op.in[2])}, op.attrs);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -28,7 +28,7 @@ ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId wei
   require(
       g.at(weight_q).dims == Dims{heads.head_size} && g.at(weight_k).dims == Dims{heads.head_size},
       "the weights of qk_norm are as wide as a head");
-  const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
+  const ValueId y = g.add_temporary("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
       g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},
                   ValueRole::kTemp);
@@ -42,16 +42,16 @@ constinit const OpSpec qk_norm{
     .name = "qk_norm",
     .shapes = "N,(H+2K)d d d -> N,(H+2K)d N,H+K",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .gpu_workspace = workspace_of::none,
-    .gradients = qk_norm_gradients,
+    .gradients = emit_qk_norm_gradients,
 };
 
 constinit const OpSpec qk_norm_dgrad{
     .name = "qk_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K d d -> N,(H+2K)d",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -59,7 +59,7 @@ constinit const OpSpec qk_norm_wgrad{
     .name = "qk_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K -> d d",
     .split_along = "H",
-    .letters = head_letters,
+    .add_letter_sizes = add_letters_of_heads,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

@@ -15,18 +15,18 @@
 namespace ftrun {
 namespace {
 
-void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["E"] = 2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().angles.size());
 }
 
-void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const HeadAttrs& heads = op.attrs.get<RopeAttrs>().heads;
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
-void rope_gradients(BackwardBuilder& d, const Op& op) {
+void emit_rope_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -48,7 +48,7 @@ ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& 
   require(attrs.first_angle >= 0 && attrs.first_angle + angles <= dims[1] / 2 &&
               2 * angles <= attrs.heads.head_size,
           "the rope table has angles for each token and rotated pair");
-  const ValueId y = g.temp("rope.out", g.at(qkv).dims);
+  const ValueId y = g.add_temporary("rope.out", g.at(qkv).dims);
   g.emit(OpKind::kRope, {qkv, table}, {y}, attrs);
   return y;
 }
@@ -58,7 +58,7 @@ namespace specs {
 constinit const OpSpec rope_table{
     .name = "rope_table",
     .shapes = "N -> N,E",
-    .letters = rope_table_letters,
+    .add_letter_sizes = add_rope_table_letters,
     .work = work_of::transcendentals,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
@@ -68,18 +68,18 @@ constinit const OpSpec rope{
     .name = "rope",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
     .split_along = "H",
-    .in_place = 0,
-    .letters = rope_letters,
+    .in_place_input = 0,
+    .add_letter_sizes = add_rope_letters,
     .gpu_workspace = workspace_of::none,
-    .gradients = rope_gradients,
+    .gradients = emit_rope_gradients,
 };
 
 constinit const OpSpec rope_dgrad{
     .name = "rope_dgrad",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
     .split_along = "H",
-    .in_place = 0,
-    .letters = rope_letters,
+    .in_place_input = 0,
+    .add_letter_sizes = add_rope_letters,
     .gpu_workspace = workspace_of::none,
 };
 

@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-void scale_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.new_gradient(op.in[0]);
+void emit_scale_gradients(BackwardBuilder& d, const Op& op) {
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kScale, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -22,7 +22,7 @@ void scale_gradients(BackwardBuilder& d, const Op& op) {
 ValueId ops::scale(GraphBuilder& g, ValueId x, double factor) {
   require(std::isfinite(factor), "the factor of a scale is finite");
   if (factor == 1.0) return x;
-  const ValueId y = g.temp(g.at(x).name + ".scaled", Dims(g.at(x).dims));
+  const ValueId y = g.add_temporary(g.at(x).name + ".scaled", Dims(g.at(x).dims));
   g.emit(OpKind::kScale, {x}, {y}, ScaleAttrs{factor});
   return y;
 }
@@ -34,9 +34,9 @@ constinit const OpSpec scale{
     .shapes = "S -> S",
     .split_along = "S",
     .cheap_result = 0,
-    .in_place = 0,
+    .in_place_input = 0,
     .gpu_workspace = workspace_of::none,
-    .gradients = scale_gradients,
+    .gradients = emit_scale_gradients,
 };
 
 }  // namespace specs

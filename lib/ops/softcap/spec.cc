@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-void softcap_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.new_gradient(op.in[0]);
+void emit_softcap_gradients(BackwardBuilder& d, const Op& op) {
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kSoftcapDgrad,
                     {d.result_gradient(op.out[0]), d.backward_value(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
@@ -23,7 +23,7 @@ void softcap_gradients(BackwardBuilder& d, const Op& op) {
 ValueId ops::softcap(GraphBuilder& g, ValueId x, double bound) {
   require(std::isfinite(bound) && bound >= 0, "the bound of a softcap is finite and at least 0");
   if (bound == 0) return x;
-  const ValueId y = g.temp(g.at(x).name + ".capped", Dims(g.at(x).dims));
+  const ValueId y = g.add_temporary(g.at(x).name + ".capped", Dims(g.at(x).dims));
   g.emit(OpKind::kSoftcap, {x}, {y}, SoftcapAttrs{bound});
   return y;
 }
@@ -33,16 +33,16 @@ namespace specs {
 constinit const OpSpec softcap{
     .name = "softcap",
     .shapes = "S -> S",
-    .in_place = 0,
+    .in_place_input = 0,
     .work = work_of::transcendentals,
     .gpu_workspace = workspace_of::none,
-    .gradients = softcap_gradients,
+    .gradients = emit_softcap_gradients,
 };
 
 constinit const OpSpec softcap_dgrad{
     .name = "softcap_dgrad",
     .shapes = "S S -> S",
-    .in_place = 0,
+    .in_place_input = 0,
     .gpu_workspace = workspace_of::none,
 };
 

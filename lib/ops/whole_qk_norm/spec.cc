@@ -12,25 +12,25 @@
 namespace ftrun {
 namespace {
 
-void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+void add_whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const HeadAttrs& heads = op.attrs.get<WholeQkNormAttrs>().heads;
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
 /// Emits the gradients. The dot products of a rank's own elements are summed over the ranks before
 /// they are read. The squares get no gradient, because the gradient of qkv includes it.
-void whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
+void emit_whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);
   const ValueId wq = op.in[2], wk = op.in[3];
   const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
-  const ValueId own = d.new_gradient(op.in[1]);
+  const ValueId own = d.add_gradient_value(op.in[1]);
   d.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
-  const ValueId dots = ranks > 1 ? d.reduced_gradient(op.in[1], own, ranks) : own;
+  const ValueId dots = ranks > 1 ? d.reduce_partial_gradient(op.in[1], own, ranks) : own;
   const ValueId dwq = d.param_grad(wq);
   d.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(wk)}, op.attrs);
-  const ValueId dx = d.new_gradient(op.in[0]);
+  const ValueId dx = d.add_gradient_value(op.in[0]);
   d.emit_input_grad(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
@@ -49,7 +49,7 @@ ValueId ops::whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueI
   require(g.at(weight_q).dims == Dims{attrs.query_elements()} &&
               g.at(weight_k).dims == Dims{attrs.key_elements()},
           "whole_qk_norm has a weight for each element of its heads");
-  const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
+  const ValueId y = g.add_temporary("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
       g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
   g.emit(OpKind::kWholeQkNorm, {qkv, squares, weight_q, weight_k}, {y, rstd}, attrs);
@@ -62,7 +62,7 @@ constinit const OpSpec qk_dots{
     .name = "qk_dots",
     .shapes = "N,(H+2K)d N,(H+2K)d [Hd] [Kd] -> N,2",
     .split_along = "H",
-    .letters = whole_qk_norm_letters,
+    .add_letter_sizes = add_whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
 };
@@ -71,16 +71,16 @@ constinit const OpSpec whole_qk_norm{
     .name = "whole_qk_norm",
     .shapes = "N,(H+2K)d N,2 Hd Kd -> N,(H+2K)d N,2",
     .split_along = "H",
-    .letters = whole_qk_norm_letters,
+    .add_letter_sizes = add_whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
-    .gradients = whole_qk_norm_gradients,
+    .gradients = emit_whole_qk_norm_gradients,
 };
 
 constinit const OpSpec whole_qk_norm_dgrad{
     .name = "whole_qk_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 N,2 Hd Kd -> N,(H+2K)d",
     .split_along = "H",
-    .letters = whole_qk_norm_letters,
+    .add_letter_sizes = add_whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -88,7 +88,7 @@ constinit const OpSpec whole_qk_norm_wgrad{
     .name = "whole_qk_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 -> Hd Kd",
     .split_along = "H",
-    .letters = whole_qk_norm_letters,
+    .add_letter_sizes = add_whole_qk_norm_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

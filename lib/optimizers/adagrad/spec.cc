@@ -17,7 +17,7 @@ constexpr Hyperparameter kAdagradParameters[]{
      &OptimizerConfig::initial_accumulator_value, 0}};
 constexpr OptimizerStateTraits kAdagradSum[]{{"sum", &OptimizerConfig::initial_accumulator_value}};
 
-std::span<const OptimizerStateTraits> adagrad_sum(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> adagrad_states(const OptimizerConfig&) {
   return kAdagradSum;
 }
 
@@ -25,6 +25,6 @@ std::span<const OptimizerStateTraits> adagrad_sum(const OptimizerConfig&) {
 
 constinit const OptimizerTraits kAdagrad{.parameters = kAdagradParameters,
                                          .defaults = {.lr = 1e-2, .eps = 1e-10},
-                                         .states = adagrad_sum};
+                                         .states = adagrad_states};
 
 }  // namespace ftrun::optimizers

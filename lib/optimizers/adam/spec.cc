@@ -19,14 +19,14 @@ constexpr Hyperparameter kAdamParameters[]{
      &OptimizerConfig::adam_w_mode}};
 constexpr OptimizerStateTraits kMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 
-std::span<const OptimizerStateTraits> moments(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> adam_states(const OptimizerConfig&) {
   return kMoments;
 }
 
 }  // namespace
 
 constinit const OptimizerTraits kAdamW{
-    .aliases = kAdamWAliases, .parameters = kAdamParameters, .states = moments};
-constinit const OptimizerTraits kAdam{.parameters = kAdamParameters, .states = moments};
+    .aliases = kAdamWAliases, .parameters = kAdamParameters, .states = adam_states};
+constinit const OptimizerTraits kAdam{.parameters = kAdamParameters, .states = adam_states};
 
 }  // namespace ftrun::optimizers

@@ -24,7 +24,7 @@ constexpr Hyperparameter kAdamW8bitParameters[]{
      &OptimizerConfig::min_8bit_size, 0}};
 constexpr OptimizerStateTraits k8bitMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 
-std::span<const OptimizerStateTraits> moments_8bit(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> adamw_8bit_states(const OptimizerConfig&) {
   return k8bitMoments;
 }
 
@@ -32,7 +32,7 @@ std::span<const OptimizerStateTraits> moments_8bit(const OptimizerConfig&) {
 
 constinit const OptimizerTraits kAdamW8bit{.aliases = kAdamW8bitAliases,
                                            .parameters = kAdamW8bitParameters,
-                                           .states = moments_8bit,
+                                           .states = adamw_8bit_states,
                                            .has_8bit_states = true,
                                            .alias_sets = "fp32_embeddings"};
 

@@ -11,13 +11,13 @@ constexpr std::string_view kLionAliases[]{"lion_32bit"};
 constexpr Hyperparameter kLionParameters[]{kLr, kBetas, kWeightDecay};
 constexpr OptimizerStateTraits kLionMoment[]{{"exp_avg"}};
 
-std::span<const OptimizerStateTraits> lion_moment(const OptimizerConfig&) {
+std::span<const OptimizerStateTraits> lion_states(const OptimizerConfig&) {
   return kLionMoment;
 }
 
 }  // namespace
 
 constinit const OptimizerTraits kLion{
-    .aliases = kLionAliases, .parameters = kLionParameters, .states = lion_moment};
+    .aliases = kLionAliases, .parameters = kLionParameters, .states = lion_states};
 
 }  // namespace ftrun::optimizers

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   options.local_ranks = std::atoi(argv[1]);
   options.rank_main = ftrun::testing::exec_program(argv[2]);
   options.arguments.assign(argv + 2, argv + argc);
-  options.grace = std::chrono::milliseconds(400);
+  options.grace_period = std::chrono::milliseconds(400);
   if (const char* restarts = std::getenv("RESTARTS"))
     options.restarts = {.max_restarts_without_progress = std::atoi(restarts),
                         .first_delay = std::chrono::minutes(1)};

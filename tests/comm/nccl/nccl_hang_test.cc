@@ -49,7 +49,7 @@ class WaitingRank {
  public:
   WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_timeout = 30s) {
     group_ = make_nccl_communicator({.name = "world",
-                                     .members = everyone(rendezvous.world_size()),
+                                     .members = all_ranks(rendezvous.world_size()),
                                      .rank = rendezvous.rank(),
                                      .timeout = 60s,
                                      .board = &rendezvous.board(),

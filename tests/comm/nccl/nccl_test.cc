@@ -26,7 +26,7 @@ struct GpuGroup {
   GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false,
            bool messages = false) {
     Communicator::Setup setup{.name = "world",
-                              .members = everyone(rendezvous.world_size()),
+                              .members = all_ranks(rendezvous.world_size()),
                               .rank = rendezvous.rank(),
                               .timeout = timeout,
                               .board = &rendezvous.board(),
@@ -58,17 +58,17 @@ struct GpuGroup {
   std::unique_ptr<Communicator> group;
 };
 
-std::vector<float> numbers(int rank, int64_t count) {
+std::vector<float> numbers_of_rank(int rank, int64_t count) {
   std::vector<float> all(static_cast<size_t>(count));
   for (size_t i = 0; i < all.size(); ++i)
     all[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 101);
   return all;
 }
 
-std::vector<float> summed(int ranks, int64_t count) {
-  std::vector<float> all = numbers(0, count);
+std::vector<float> expected_sum(int ranks, int64_t count) {
+  std::vector<float> all = numbers_of_rank(0, count);
   for (int rank = 1; rank < ranks; ++rank) {
-    const std::vector<float> more = numbers(rank, count);
+    const std::vector<float> more = numbers_of_rank(rank, count);
     for (size_t i = 0; i < all.size(); ++i) all[i] += more[i];
   }
   return all;
@@ -76,21 +76,21 @@ std::vector<float> summed(int ranks, int64_t count) {
 
 /// Returns the size of a block: in a counted all-to-all, rank r sends r + i + 1 numbers to rank i,
 /// and none to itself.
-int64_t counted(int from, int to) {
+int64_t block_size(int from, int to) {
   return from == to ? 0 : from + to + 1;
 }
 
 void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
   for (const int64_t count : {int64_t{1}, int64_t{20'001}}) {
-    const std::vector<float> in = numbers(rank, count * ranks);
+    const std::vector<float> in = numbers_of_rank(rank, count * ranks);
     std::vector<float> blocks(in.size()), shifted(in.size()), rows(64), expected;
     std::vector<int64_t> sends, receives;
     for (int peer = 0; peer < ranks; ++peer) {
-      const std::vector<float> theirs = numbers(peer, count * ranks);
+      const std::vector<float> theirs = numbers_of_rank(peer, count * ranks);
       expected.insert(expected.end(), theirs.begin() + rank * count,
                       theirs.begin() + (rank + 1) * count);
-      sends.push_back(counted(rank, peer));
-      receives.push_back(counted(peer, rank));
+      sends.push_back(block_size(rank, peer));
+      receives.push_back(block_size(peer, rank));
     }
     std::vector<float> given(64), come(64);
     int64_t at = 0;
@@ -108,7 +108,7 @@ void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
         .wait();
     gpu.synchronize();
     require(blocks == expected, "each rank's block of every rank's comes");
-    require(shifted == numbers((rank + ranks - 1) % ranks, count * ranks),
+    require(shifted == numbers_of_rank((rank + ranks - 1) % ranks, count * ranks),
             "the numbers of the rank before come");
     require(rows == come, "as many rows come as are counted, and nothing behind them");
   }
@@ -118,31 +118,31 @@ void check_collectives(Rendezvous& rendezvous, bool in_order) {
   GpuGroup gpu(rendezvous, 20s, in_order);
   const int rank = rendezvous.rank(), ranks = rendezvous.world_size();
   for (const int64_t count : {int64_t{6}, int64_t{40'002}}) {
-    std::vector<float> all = numbers(rank, count);
-    const std::vector<float> expected = summed(ranks, count);
+    std::vector<float> all = numbers_of_rank(rank, count);
+    const std::vector<float> expected = expected_sum(ranks, count);
     gpu.group->all_reduce(all.data(), count, DType::kF32, ReduceOp::kSum, {"sums"}).wait();
     const int64_t part = count / ranks;
-    const std::vector<float> whole = numbers(rank, count);
+    const std::vector<float> whole = numbers_of_rank(rank, count);
     std::vector<float> own(static_cast<size_t>(part)), gathered(static_cast<size_t>(count));
     gpu.group
         ->reduce_scatter(whole.data(), own.data(), part, DType::kF32, ReduceOp::kSum, {"parts"})
         .wait();
     gpu.group->all_gather(own.data(), gathered.data(), part, DType::kF32, {"whole"}).wait();
-    std::vector<float> largest = whole, sent = numbers(rank, 5);
+    std::vector<float> largest = whole, sent = numbers_of_rank(rank, 5);
     gpu.group->all_reduce(largest.data(), count, DType::kF32, ReduceOp::kMax, {"largest"}).wait();
     gpu.group->broadcast(sent.data(), 5, DType::kF32, 1, {"weights"}).wait();
     gpu.synchronize();
     require(all == expected, "an all-reduce adds up");
     require(gathered == expected, "parts and their gathering add up");
-    require(largest == numbers(ranks - 1, count), "the largest is found");
-    require(sent == numbers(1, 5), "the root's numbers come");
+    require(largest == numbers_of_rank(ranks - 1, count), "the largest is found");
+    require(sent == numbers_of_rank(1, 5), "the root's numbers come");
   }
   check_exchanges(gpu, rank, ranks);
-  std::vector<float> letter = numbers(rank, 7);
+  std::vector<float> letter = numbers_of_rank(rank, 7);
   if (rank == 0) gpu.group->send(letter.data(), 7, DType::kF32, 2, {"activations"}).wait();
   if (rank == 2) gpu.group->receive(letter.data(), 7, DType::kF32, 0, {"activations"}).wait();
   gpu.synchronize();
-  require(rank != 2 || letter == numbers(0, 7), "a message comes");
+  require(rank != 2 || letter == numbers_of_rank(0, 7), "a message comes");
   const CommBuffer memory = gpu.group->allocate(1000);
   require(memory.as<char>()[999] == 0, "memory is zero at first");
   gpu.group->shutdown();
@@ -162,11 +162,11 @@ TEST_CASE("nccl: two ranks that first send to each other are connected before th
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s, false, true);
     const int rank = rendezvous.rank(), peer = 1 - rank;
-    std::vector<float> sent = numbers(rank, 7), received(7);
+    std::vector<float> sent = numbers_of_rank(rank, 7), received(7);
     gpu.group->send(sent.data(), 7, DType::kF32, peer, {"activations"}).wait();
     gpu.group->receive(received.data(), 7, DType::kF32, peer, {"activations"}).wait();
     gpu.synchronize();
-    require(received == numbers(peer, 7), "the other's message comes");
+    require(received == numbers_of_rank(peer, 7), "the other's message comes");
     gpu.group->shutdown();
   });
   for (const std::string& failure : failures) REQUIRE(failure == "");
@@ -175,12 +175,12 @@ TEST_CASE("nccl: two ranks that first send to each other are connected before th
 TEST_CASE("nccl: a group of one rank runs collectives and a barrier, and closes") {
   const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);
-    std::vector<float> data = numbers(0, 12), out(12);
+    std::vector<float> data = numbers_of_rank(0, 12), out(12);
     gpu.group->all_reduce(data.data(), 12, DType::kF32, ReduceOp::kSum, {}).wait();
     gpu.group->reduce_scatter(data.data(), out.data(), 12, DType::kF32, ReduceOp::kSum, {}).wait();
     gpu.group->all_gather(out.data(), data.data(), 12, DType::kF32, {}).wait();
     gpu.synchronize();
-    require(data == numbers(0, 12), "its own numbers come back");
+    require(data == numbers_of_rank(0, 12), "its own numbers come back");
     gpu.group->shutdown();
   });
   REQUIRE(failures[0] == "");
@@ -213,7 +213,7 @@ TEST_CASE(
   std::string message;
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);
-    std::vector<float> data = numbers(0, 8);
+    std::vector<float> data = numbers_of_rank(0, 8);
     gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"})
         .wait();
     gpu.synchronize();
@@ -260,7 +260,7 @@ TEST_CASE("nccl: NCCL's error about a broken network is reported with the collec
   std::string message;
   const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);
-    std::vector<float> data = numbers(0, 8);
+    std::vector<float> data = numbers_of_rank(0, 8);
     stand_in().network_fails = true;
     try {
       gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"norm"}).wait();

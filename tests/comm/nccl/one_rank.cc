@@ -24,7 +24,7 @@ struct OneRankGpu {
         stream(kernels.create_stream(true)),
         data(static_cast<float*>(kernels.allocate(kCount * 4))),
         out(static_cast<float*>(kernels.allocate(kCount * 4))),
-        rendezvous(std::move(Rendezvous::in_process(1)[0])) {}
+        rendezvous(std::move(Rendezvous::make_in_process(1)[0])) {}
 
   std::unique_ptr<Communicator> open(const char* name, bool in_order) {
     CommOptions options{.timeout = std::chrono::seconds(60), .device = 0};
@@ -45,7 +45,7 @@ struct OneRankGpu {
   std::unique_ptr<Rendezvous> rendezvous;
 };
 
-std::vector<float> counted() {
+std::vector<float> counting_numbers() {
   std::vector<float> numbers(kCount);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 1000);
   return numbers;
@@ -55,10 +55,10 @@ std::vector<float> counted() {
 /// the input.
 void check_between_kernels(OneRankGpu& gpu_rank, bool in_order) {
   const auto group = gpu_rank.open(in_order ? "in order" : "plain", in_order);
-  const std::vector<float> given = counted();
-  std::vector<float> found(given.size());
-  gpu_rank.gpu.copy(gpu_rank.data, given.data(), kCount * 4, gpu_rank.stream);
-  gpu_rank.gpu.copy(gpu_rank.out, given.data(), kCount * 4, gpu_rank.stream);
+  const std::vector<float> input = counting_numbers();
+  std::vector<float> output(input.size());
+  gpu_rank.gpu.copy(gpu_rank.data, input.data(), kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.copy(gpu_rank.out, input.data(), kCount * 4, gpu_rank.stream);
   gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.out, DType::kF32, kCount,
                         gpu_rank.stream);
   group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
@@ -69,12 +69,12 @@ void check_between_kernels(OneRankGpu& gpu_rank, bool in_order) {
   group->all_gather(gpu_rank.out, gpu_rank.data, kCount, DType::kF32, {"between kernels"}).wait();
   gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.out, DType::kF32, kCount,
                         gpu_rank.stream);
-  gpu_rank.gpu.copy(found.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.copy(output.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
   gpu_rank.gpu.synchronize(gpu_rank.stream);
   group->check_peers();
-  for (size_t i = 0; i < given.size(); ++i)
-    if (found[i] != 4 * given[i])
-      bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+  for (size_t i = 0; i < input.size(); ++i)
+    if (output[i] != 4 * input[i])
+      bug(cat("element ", i, " is ", output[i], " and should be ", 4 * input[i]));
   group->shutdown();
   std::printf("%s: collectives between kernels, shutdown\n", in_order ? "our sums" : "NCCL's sums");
 }
@@ -98,9 +98,9 @@ void check_abort(OneRankGpu& gpu_rank) {
 /// graph exists, or closed after the graph is destroyed.
 void check_captured(OneRankGpu& gpu_rank, bool gives_up) {
   const auto group = gpu_rank.open(gives_up ? "captured, given up" : "captured, closed", false);
-  const std::vector<float> given = counted();
-  std::vector<float> found(given.size());
-  gpu_rank.gpu.copy(gpu_rank.data, given.data(), kCount * 4, gpu_rank.stream);
+  const std::vector<float> input = counting_numbers();
+  std::vector<float> output(input.size());
+  gpu_rank.gpu.copy(gpu_rank.data, input.data(), kCount * 4, gpu_rank.stream);
   const auto reduce = [&] {
     group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"captured"}).wait();
   };
@@ -117,12 +117,12 @@ void check_captured(OneRankGpu& gpu_rank, bool gives_up) {
     gpu_rank.gpu.launch(graph, gpu_rank.stream);
     group->end_replay();
   }
-  gpu_rank.gpu.copy(found.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.copy(output.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
   gpu_rank.gpu.synchronize(gpu_rank.stream);
   group->check_peers();
-  for (size_t i = 0; i < given.size(); ++i)
-    if (found[i] != 4 * given[i])
-      bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+  for (size_t i = 0; i < input.size(); ++i)
+    if (output[i] != 4 * input[i])
+      bug(cat("element ", i, " is ", output[i], " and should be ", 4 * input[i]));
   if (gives_up) group->abort("the test");
   gpu_rank.gpu.destroy(graph);
   group->release_captures(1);

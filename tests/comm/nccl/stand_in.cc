@@ -80,12 +80,12 @@ using Bytes = std::vector<std::byte>;
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<int, bool> here;
-  std::map<int64_t, std::map<int, Bytes>> given;
+  std::map<int, bool> arrived_ranks;
+  std::map<int64_t, std::map<int, Bytes>> operands;
   /// Messages by sender and receiver.
-  std::map<std::pair<int, int>, std::deque<Bytes>> letters;
+  std::map<std::pair<int, int>, std::deque<Bytes>> messages;
   /// The halves of connections that were asked for: sender, receiver, and the rank that asked.
-  std::set<std::tuple<int, int, int>> asked;
+  std::set<std::tuple<int, int, int>> requested_halves;
 };
 
 /// Connection is one half of a connection that a call opens: sender, receiver and the rank that
@@ -94,7 +94,7 @@ struct Connection {
   std::shared_ptr<World> world;
   int from = 0;
   int to = 0;
-  int own = 0;
+  int requesting_rank = 0;
   std::shared_ptr<std::atomic<bool>> aborted;
 };
 
@@ -124,7 +124,7 @@ ftrun::DType dtype_of(ncclDataType_t type) {
   return kTypes[type];
 }
 
-Bytes copied(const void* from, size_t bytes) {
+Bytes copy_operand(const void* from, size_t bytes) {
   const auto* first = static_cast<const std::byte*>(from);
   return {first, first + bytes};
 }
@@ -139,15 +139,15 @@ thread_local std::vector<Connection> group_connections;
 ncclResult_t connect(const std::vector<Connection>& connections) {
   for (const Connection& one : connections) {
     const std::lock_guard lock(one.world->mutex);
-    one.world->asked.insert({one.from, one.to, one.own});
+    one.world->requested_halves.insert({one.from, one.to, one.requesting_rank});
     one.world->changed.notify_all();
   }
   for (const Connection& one : connections) {
     std::unique_lock lock(one.world->mutex);
-    const auto& asked = one.world->asked;
+    const auto& requested_halves = one.world->requested_halves;
     const bool connected = one.world->changed.wait_for(lock, std::chrono::seconds(10), [&] {
-      return *one.aborted || (asked.contains({one.from, one.to, one.from}) &&
-                              asked.contains({one.from, one.to, one.to}));
+      return *one.aborted || (requested_halves.contains({one.from, one.to, one.from}) &&
+                              requested_halves.contains({one.from, one.to, one.to}));
     });
     if (!connected) return ncclRemoteError;
   }
@@ -287,11 +287,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (rank == stand_in().absent) worlds().changed.wait(lock, gone_on);
   auto& world = worlds().by_id[id.internal];
   if (!world) world = std::make_shared<World>();
-  world->here[rank] = true;
+  world->arrived_ranks[rank] = true;
   worlds().changed.notify_all();
-  worlds().changed.wait(lock,
-                        [&] { return static_cast<int>(world->here.size()) == ranks || gone_on(); });
-  if (static_cast<int>(world->here.size()) < ranks) return ncclRemoteError;
+  worlds().changed.wait(
+      lock, [&] { return static_cast<int>(world->arrived_ranks.size()) == ranks || gone_on(); });
+  if (static_cast<int>(world->arrived_ranks.size()) < ranks) return ncclRemoteError;
   *comm = new StandInComm{world, ranks, rank};
   return ncclSuccess;
 }
@@ -341,10 +341,10 @@ const char* ncclGetLastError(ncclComm_t) {
 
 namespace {
 
-bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
-  return static_cast<int>(given.size()) == ranks &&
-         std::all_of(given.begin(), given.end(), [&](const auto& one) {
-           return one.second.size() == given.begin()->second.size();
+bool all_have_arrived(const std::map<int, Bytes>& operands, int ranks) {
+  return static_cast<int>(operands.size()) == ranks &&
+         std::all_of(operands.begin(), operands.end(), [&](const auto& one) {
+           return one.second.size() == operands.begin()->second.size();
          });
 }
 
@@ -364,20 +364,20 @@ ncclResult_t arrive_and_wait(ncclComm_t comm, cudaStream_t stream, const void* i
     const int64_t number = (*next)++;
     std::unique_lock lock(world->mutex);
     if (*aborted) return;
-    world->given[number][rank] = copied(in, bytes);
+    world->operands[number][rank] = copy_operand(in, bytes);
     world->changed.notify_all();
     world->changed.wait(lock, [&] {
-      return *aborted || (!*failed && all_have_given(world->given[number], ranks));
+      return *aborted || (!*failed && all_have_arrived(world->operands[number], ranks));
     });
-    if (!*aborted) take(world->given[number]);
+    if (!*aborted) take(world->operands[number]);
   });
   return ncclSuccess;
 }
 
-void reduce(const std::map<int, Bytes>& given, size_t skip, size_t count, ftrun::DType dtype,
+void reduce(const std::map<int, Bytes>& operands, size_t skip, size_t count, ftrun::DType dtype,
             ncclRedOp_t op, void* out) {
   std::vector<const void*> inputs;
-  for (const auto& [rank, bytes] : given) inputs.push_back(bytes.data() + skip);
+  for (const auto& [rank, bytes] : operands) inputs.push_back(bytes.data() + skip);
   ftrun::reduce_in_order(dtype, static_cast<ftrun::ReduceOp>(op), inputs.data(),
                          static_cast<int>(inputs.size()), out, static_cast<int64_t>(count));
 }
@@ -386,8 +386,9 @@ size_t bytes_of(size_t count, ncclDataType_t type) {
   return count * static_cast<size_t>(ftrun::dtype_bytes(dtype_of(type)));
 }
 
-ncclResult_t group(const Connection& connection, cudaStream_t stream, std::function<void()> work,
-                   std::vector<std::function<void()>>& list) {
+ncclResult_t enqueue_or_group(const Connection& connection, cudaStream_t stream,
+                              std::function<void()> work,
+                              std::vector<std::function<void()>>& list) {
   if (!grouped) {
     const ncclResult_t status = connect({connection});
     if (status == ncclSuccess) stream->put(std::move(work));
@@ -403,25 +404,26 @@ ncclResult_t group(const Connection& connection, cudaStream_t stream, std::funct
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return arrive_and_wait(
-      comm, stream, in, bytes_of(count, type),
-      [=](const std::map<int, Bytes>& given) { reduce(given, 0, count, dtype_of(type), op, out); });
+  return arrive_and_wait(comm, stream, in, bytes_of(count, type),
+                         [=](const std::map<int, Bytes>& operands) {
+                           reduce(operands, 0, count, dtype_of(type), op, out);
+                         });
 }
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type), own = static_cast<size_t>(comm->rank);
   return arrive_and_wait(comm, stream, in, part * static_cast<size_t>(comm->ranks),
-                         [=](const std::map<int, Bytes>& given) {
-                           reduce(given, own * part, count, dtype_of(type), op, out);
+                         [=](const std::map<int, Bytes>& operands) {
+                           reduce(operands, own * part, count, dtype_of(type), op, out);
                          });
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   const size_t part = bytes_of(count, type);
-  return arrive_and_wait(comm, stream, in, part, [=](const std::map<int, Bytes>& given) {
-    for (const auto& [rank, bytes] : given)
+  return arrive_and_wait(comm, stream, in, part, [=](const std::map<int, Bytes>& operands) {
+    for (const auto& [rank, bytes] : operands)
       std::memcpy(static_cast<std::byte*>(out) + static_cast<size_t>(rank) * part, bytes.data(),
                   part);
   });
@@ -430,8 +432,8 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   return arrive_and_wait(comm, stream, in, bytes_of(count, type),
-                         [=](const std::map<int, Bytes>& given) {
-                           std::memcpy(out, given.at(root).data(), given.at(root).size());
+                         [=](const std::map<int, Bytes>& operands) {
+                           std::memcpy(out, operands.at(root).data(), operands.at(root).size());
                          });
 }
 
@@ -439,11 +441,11 @@ ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int pee
                       cudaStream_t stream) {
   const size_t bytes = bytes_of(count, type);
   hold_if_captured(comm, stream);
-  return group(
+  return enqueue_or_group(
       {comm->world, comm->rank, peer, comm->rank, comm->aborted}, stream,
       [=, world = comm->world, rank = comm->rank] {
         const std::lock_guard lock(world->mutex);
-        world->letters[{rank, peer}].push_back(copied(in, bytes));
+        world->messages[{rank, peer}].push_back(copy_operand(in, bytes));
         world->changed.notify_all();
       },
       group_sends);
@@ -453,17 +455,17 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
                       cudaStream_t stream) {
   const size_t bytes = bytes_of(count, type);
   hold_if_captured(comm, stream);
-  return group(
+  return enqueue_or_group(
       {comm->world, peer, comm->rank, comm->rank, comm->aborted}, stream,
       [=, world = comm->world, rank = comm->rank, aborted = comm->aborted] {
         std::unique_lock lock(world->mutex);
-        auto& letters = world->letters[{peer, rank}];
+        auto& messages = world->messages[{peer, rank}];
         world->changed.wait(lock, [&] {
-          return *aborted || (!letters.empty() && letters.front().size() == bytes);
+          return *aborted || (!messages.empty() && messages.front().size() == bytes);
         });
         if (*aborted) return;
-        std::memcpy(out, letters.front().data(), bytes);
-        letters.pop_front();
+        std::memcpy(out, messages.front().data(), bytes);
+        messages.pop_front();
       },
       group_receives);
 }

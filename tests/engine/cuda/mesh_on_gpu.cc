@@ -16,7 +16,7 @@ constexpr int64_t kMeshSteps = 2;
 struct RankOnGpu {
   RankOnGpu(const RankCommunicators& host, const GroupOnGpu& connect)
       : gpu(open_gpu_under_test()), communicators(host) {
-    for (Communicator*& group : communicators.of_groups) {
+    for (Communicator*& group : communicators.group_communicators) {
       connected.push_back(connect(*gpu, *group));
       group = connected.back().get();
     }
@@ -41,10 +41,10 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
   const StateOptions options = options_of(mesh, config, model);
   if (connect) config.device = DeviceKind::kCuda;
   run_on_mesh(options, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
-    std::optional<RankOnGpu> there;
-    if (connect) there.emplace(host, connect);
-    RankFixture fixture(config, model, there ? there->communicators : host,
-                        there ? there->gpu.get() : nullptr);
+    std::optional<RankOnGpu> rank_on_gpu;
+    if (connect) rank_on_gpu.emplace(host, connect);
+    RankFixture fixture(config, model, rank_on_gpu ? rank_on_gpu->communicators : host,
+                        rank_on_gpu ? rank_on_gpu->gpu.get() : nullptr);
     // Without the multiple, small gradients would be 0 in fp16.
     if (config.fp16.enabled) fixture.gradient_divisor = 4096;
     start.add(fixture.state.slices());
@@ -53,8 +53,8 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
     whole.add(fixture.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
-  outcome.state = whole.take();
-  return {start.take(), std::move(outcome)};
+  outcome.state = whole.contents();
+  return {start.contents(), std::move(outcome)};
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ void StagedGroup::enqueue(std::span<const PeerExchange> by_rank) {
 }
 
 CommBuffer StagedGroup::allocate_memory(int64_t bytes) {
-  blocks_.push_back(GpuBlock::on_device(gpu_, bytes));
+  blocks_.push_back(GpuBlock::allocate_on_device(gpu_, bytes));
   return {blocks_.back().data(), bytes, [](void*, int64_t) {}};
 }
 

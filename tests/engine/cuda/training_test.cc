@@ -29,7 +29,7 @@ Config with_small_rounding_errors(Config config) {
   return config;
 }
 
-std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
+std::vector<float> to_floats(const std::vector<std::byte>& bytes, DType dtype) {
   std::vector<float> all(bytes.size() / static_cast<size_t>(dtype_bytes(dtype)));
   convert(bytes.data(), dtype, all.data(), DType::kF32, static_cast<int64_t>(all.size()));
   return all;
@@ -45,14 +45,14 @@ std::map<std::string, DType> dtypes_of(const ModelState& state) {
 
 /// Requires that weights and states differ by at most `tolerance` times the largest value of their
 /// tensor.
-void require_close(const ModelState& here, const ModelState& there, double tolerance) {
-  const auto expected = testing::saved_contents(here);
-  const auto found = testing::saved_contents(there);
+void require_close(const ModelState& on_cpu, const ModelState& on_gpu, double tolerance) {
+  const auto expected = testing::saved_contents(on_cpu);
+  const auto found = testing::saved_contents(on_gpu);
   REQUIRE(found.size() == expected.size());
-  const std::map<std::string, DType> dtypes = dtypes_of(there);
+  const std::map<std::string, DType> dtypes = dtypes_of(on_gpu);
   for (const auto& [name, bytes] : expected) {
     const DType dtype = dtypes.at(name);
-    const std::vector<float> a = numbers(bytes, dtype), b = numbers(found.at(name), dtype);
+    const std::vector<float> a = to_floats(bytes, dtype), b = to_floats(found.at(name), dtype);
     double largest = 0, off = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(a[i])));
@@ -64,27 +64,27 @@ void require_close(const ModelState& here, const ModelState& there, double toler
 }
 
 /// Returns the same config, but planned for the GPU's kernels.
-Config on_gpu(Config config) {
+Config for_gpu(Config config) {
   config.device = DeviceKind::kCuda;
   return config;
 }
 
-void compare(const Config& config, double loss_tolerance, double state_tolerance) {
+void compare_with_cpu(const Config& config, double loss_tolerance, double state_tolerance) {
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankFixture here(config, testing::small_model(), *single_rank.group);
-  RankFixture there(on_gpu(config), testing::small_model(),
-                    testing::communicators_of(*single_rank.group), gpu.get());
+  RankFixture cpu_fixture(config, testing::small_model(), *single_rank.group);
+  RankFixture gpu_fixture(for_gpu(config), testing::small_model(),
+                          testing::communicators_of(*single_rank.group), gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
-  if (config.fp16.enabled) here.gradient_divisor = there.gradient_divisor = 4096;
+  if (config.fp16.enabled) cpu_fixture.gradient_divisor = gpu_fixture.gradient_divisor = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
-    const StepRun a = here.train(step), b = there.train(step);
+    const StepRun a = cpu_fixture.train(step), b = gpu_fixture.train(step);
     REQUIRE(b.result.finite);
     REQUIRE(b.result.counted_tokens == a.result.counted_tokens);
     REQUIRE(b.result.loss_sum == Approx(a.result.loss_sum).epsilon(loss_tolerance));
     REQUIRE(b.result.gradient_norm == Approx(a.result.gradient_norm).epsilon(20 * loss_tolerance));
   }
-  require_close(here.state, there.state, state_tolerance);
+  require_close(cpu_fixture.state, gpu_fixture.state, state_tolerance);
 }
 
 constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
@@ -102,7 +102,7 @@ TEST_CASE(
     Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     testing::offload_to(config, device);
     config.zero.overlap_comm = true;
-    compare(config, 1e-5, 1e-4);
+    compare_with_cpu(config, 1e-5, 1e-4);
   }
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("cuda: training in bf16 gives the CPU's losses and weights within bf16
     Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.bf16.enabled = true;
     testing::offload_to(config, device);
-    compare(config, 5e-3, 5e-2);
+    compare_with_cpu(config, 5e-3, 5e-2);
   }
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("cuda: training in fp16 gives the CPU's losses and weights within fp16
     Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.fp16.enabled = true;
     testing::offload_to(config, device);
-    compare(config, 2e-3, 2e-2);
+    compare_with_cpu(config, 2e-3, 2e-2);
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
     config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
     config.bf16.bf16_master_weights_and_grads = stage == 1;
     testing::offload_to(config, device);
-    compare(config, 5e-3, 5e-2);
+    compare_with_cpu(config, 5e-3, 5e-2);
   }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("cuda: training adapters with magnitudes (DoRA) gives the CPU's losses
     Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.adapter.use_dora = true;
     config.bf16.enabled = bf16;
-    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
+    compare_with_cpu(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
   }
 }
 
@@ -162,11 +162,11 @@ TEST_CASE(
   model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
       testing::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
-  RankFixture here(config, model, *single_rank.group);
-  RankFixture there(on_gpu(config), model, testing::communicators_of(*single_rank.group),
-                    gpu.get());
-  for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
-  here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
+  RankFixture cpu_fixture(config, model, *single_rank.group);
+  RankFixture gpu_fixture(for_gpu(config), model, testing::communicators_of(*single_rank.group),
+                          gpu.get());
+  for (const LayerGraph& graph : gpu_fixture.plan.train.model.graphs) gpu->kernels().prepare(graph);
+  cpu_fixture.change_batch = gpu_fixture.change_batch = [](int64_t step, Batch& batch) {
     // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
     // the lists of documents for rows of 16 tokens have room for.
     for (size_t i = 0; i < batch.starts.size(); ++i) {
@@ -175,10 +175,10 @@ TEST_CASE(
     }
   };
   for (int64_t step = 1; step <= kSteps; ++step) {
-    const double expected = here.train(step).result.loss_sum;
-    REQUIRE(there.train(step).result.loss_sum == Approx(expected).epsilon(5e-3));
+    const double expected = cpu_fixture.train(step).result.loss_sum;
+    REQUIRE(gpu_fixture.train(step).result.loss_sum == Approx(expected).epsilon(5e-3));
   }
-  require_close(here.state, there.state, 5e-2);
+  require_close(cpu_fixture.state, gpu_fixture.state, 5e-2);
   REQUIRE(gpu->kernels().library_use().in_use == gpu->kernels().library_use().chosen);
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
     Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.bf16.enabled = bf16;
     config.recompute.policy = RecomputeLevel::kFull;
-    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
+    compare_with_cpu(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
   }
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const auto trained = [&](const std::function<void(Config&)>& change) {
-    Config config = on_gpu(testing::config_of_stage(2));
+    Config config = for_gpu(testing::config_of_stage(2));
     change(config);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
     RankFixture fixture(config, testing::small_model(),
@@ -216,7 +216,7 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
 TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
-    Config config = on_gpu(testing::config_of_stage(0));
+    Config config = for_gpu(testing::config_of_stage(0));
     ModelConfig model = testing::small_model();
     change(config, model);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
@@ -246,9 +246,9 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
     testing::remove_norm_weights(m);
   });
   const KernelComparison plain =
-      compared([](Config& c, ModelConfig&) { c = on_gpu(testing::with_dropout(c)); });
+      compared([](Config& c, ModelConfig&) { c = for_gpu(testing::with_dropout(c)); });
   const KernelComparison dora = compared([](Config& c, ModelConfig&) {
-    c = on_gpu(testing::with_dropout(c));
+    c = for_gpu(testing::with_dropout(c));
     c.adapter.use_dora = true;
     c.bf16.enabled = true;
     c.quantization.type = QuantizationType::kNf4;
@@ -262,11 +262,11 @@ TEST_CASE(
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankFixture fixture(on_gpu(testing::small_run_config()), testing::small_model(),
+  RankFixture fixture(for_gpu(testing::small_run_config()), testing::small_model(),
                       testing::communicators_of(*single_rank.group), gpu.get());
   fixture.train(1);
   const auto before = testing::saved_contents(fixture.state);
-  StepRun run = fixture.prepared(2);
+  StepRun run = fixture.prepare_step(2);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);

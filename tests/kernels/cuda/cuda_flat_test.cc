@@ -24,22 +24,22 @@ std::vector<float> as_floats(const Array& a) {
 }
 
 template <class T>
-DeviceBytes on_device(const std::vector<T>& values) {
+DeviceBytes upload(const std::vector<T>& values) {
   DeviceBytes bytes(static_cast<int64_t>(values.size() * sizeof(T)));
   bytes.write(values.data());
   return bytes;
 }
 
-DeviceBytes on_device(const Array& a, DType dtype) {
-  return on_device(to_bytes(a, dtype));
+DeviceBytes upload(const Array& a, DType dtype) {
+  return upload(to_bytes(a, dtype));
 }
 
-Array read(const DeviceBytes& bytes, DType dtype) {
+Array download(const DeviceBytes& bytes, DType dtype) {
   return from_bytes(bytes.read(), {bytes.size() / dtype_bytes(dtype)}, dtype);
 }
 
 double read_double(const DeviceBytes& bytes) {
-  return read(bytes, DType::kF64).data[0];
+  return download(bytes, DType::kF64).data[0];
 }
 
 /// Element counts; 1003 is not a multiple of the vector length.
@@ -66,7 +66,7 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
         CAPTURE(count, dtype_name(dtype), decoupled);
         std::vector<float> p = as_floats(random_floats(count, 1));
         std::vector<float> m(static_cast<size_t>(count), 0.0F), v = m;
-        const DeviceBytes dp = on_device(p), dm = on_device(m), dv = on_device(v), copy(2 * count);
+        const DeviceBytes dp = upload(p), dm = upload(m), dv = upload(v), copy(2 * count);
         const OptimizerConfig options{
             .type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
             .weight_decay = 0.1,
@@ -74,7 +74,7 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
         for (int step = 0; step < 5; ++step) {
           const StepScalars s = scalars_of(step);
           const Array g = rounded(random_floats(count, 100 + static_cast<uint64_t>(step)), dtype);
-          const DeviceBytes dg = on_device(g, dtype), ds = on_device(std::vector<StepScalars>{s});
+          const DeviceBytes dg = upload(g, dtype), ds = upload(std::vector<StepScalars>{s});
           const std::vector<float> cpu_g = as_floats(g);
           optimizer_update({.parameters = p.data(),
                             .gradients = cpu_g.data(),
@@ -90,10 +90,10 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
                                  options, ds.as<StepScalars>(), stream());
           gpu().synchronize(stream());
         }
-        REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
-        REQUIRE(relative_error(read(dm, DType::kF32), array_of(m)) < 1e-6);
-        REQUIRE(relative_error(read(dv, DType::kF32), array_of(v)) < 1e-6);
-        REQUIRE((copy.read() == to_bytes(read(dp, DType::kF32), DType::kBF16)));
+        REQUIRE(relative_error(download(dp, DType::kF32), array_of(p)) < 1e-6);
+        REQUIRE(relative_error(download(dm, DType::kF32), array_of(m)) < 1e-6);
+        REQUIRE(relative_error(download(dv, DType::kF32), array_of(v)) < 1e-6);
+        REQUIRE((copy.read() == to_bytes(download(dp, DType::kF32), DType::kBF16)));
         REQUIRE((dp.guards_are_intact() && dm.guards_are_intact() && dv.guards_are_intact() &&
                  copy.guards_are_intact()));
       }
@@ -110,12 +110,12 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
       CAPTURE(count, options.momentum, options.dampening, options.nesterov);
       std::vector<float> p = as_floats(random_floats(count, 1)),
                          buffer(static_cast<size_t>(count), NAN);
-      const DeviceBytes dp = on_device(p), db = on_device(buffer);
+      const DeviceBytes dp = upload(p), db = upload(buffer);
       for (int step = 0; step < 5; ++step) {
         const StepScalars s = scalars_of(step);
         const std::vector<float> g =
             as_floats(random_floats(count, 100 + static_cast<uint64_t>(step)));
-        const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
+        const DeviceBytes dg = upload(g), ds = upload(std::vector<StepScalars>{s});
         const bool momentum = options.momentum != 0.0;
         optimizer_update({.parameters = p.data(),
                           .gradients = g.data(),
@@ -129,7 +129,7 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
                                options, ds.as<StepScalars>(), stream());
         gpu().synchronize(stream());
       }
-      REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+      REQUIRE(relative_error(download(dp, DType::kF32), array_of(p)) < 1e-6);
     }
 }
 
@@ -146,13 +146,12 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
       std::vector<float> p = as_floats(random_floats(count, 1));
       std::vector<std::vector<float>> states(kMaxOptimizerStates,
                                              std::vector<float>(static_cast<size_t>(count), 0.25F));
-      const DeviceBytes dp = on_device(p), first = on_device(states[0]),
-                        second = on_device(states[1]);
+      const DeviceBytes dp = upload(p), first = upload(states[0]), second = upload(states[1]);
       for (int step = 0; step < 5; ++step) {
         const StepScalars s = scalars_of(step);
         const std::vector<float> g =
             as_floats(random_floats(count, 100 + static_cast<uint64_t>(step)));
-        const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
+        const DeviceBytes dg = upload(g), ds = upload(std::vector<StepScalars>{s});
         optimizer_update({.parameters = p.data(),
                           .gradients = g.data(),
                           .states = {states[0].data(), states[1].data()},
@@ -165,10 +164,10 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
                                config, ds.as<StepScalars>(), stream());
         gpu().synchronize(stream());
       }
-      REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+      REQUIRE(relative_error(download(dp, DType::kF32), array_of(p)) < 1e-6);
       const DeviceBytes* found[] = {&first, &second};
       for (size_t s = 0; s < kMaxOptimizerStates; ++s) {
-        REQUIRE(relative_error(read(*found[s], DType::kF32), array_of(states[s])) < 1e-6);
+        REQUIRE(relative_error(download(*found[s], DType::kF32), array_of(states[s])) < 1e-6);
         const bool changed = states[s] != std::vector<float>(static_cast<size_t>(count), 0.25F);
         REQUIRE(changed == (s < kept && count > 0));
       }
@@ -180,8 +179,8 @@ struct State8bit {
   explicit State8bit(int64_t count)
       : codes(static_cast<size_t>(count)),
         scales(static_cast<size_t>((count + kCodeBlock - 1) / kCodeBlock)),
-        device_codes(on_device(codes)),
-        device_scales(on_device(scales)) {}
+        device_codes(upload(codes)),
+        device_scales(upload(scales)) {}
   std::vector<uint8_t> codes;
   std::vector<float> scales;
   DeviceBytes device_codes, device_scales;
@@ -189,7 +188,7 @@ struct State8bit {
   /// Requires equal scales up to rounding, and equal codes. A few codes may be neighbors instead,
   /// where rounding moved a number across the border between two codes.
   void require_alike() const {
-    REQUIRE(relative_error(read(device_scales, DType::kF32), array_of(scales)) < 1e-6);
+    REQUIRE(relative_error(download(device_scales, DType::kF32), array_of(scales)) < 1e-6);
     const std::vector<std::byte> found = device_codes.read();
     size_t others = 0;
     for (size_t i = 0; i < codes.size(); ++i) {
@@ -211,25 +210,26 @@ TEST_CASE(
   REQUIRE(optimizer_traits(config.type).has_8bit_states);
   config.weight_decay = 0.1;
   // The tensor has 17 rows of 60 elements; the rank has columns [20, 40).
-  const BlockMap columns{.offset = 0, .row = 60, .width = 20, .first = 20};
+  const BlockMap columns{
+      .offset = 0, .row_elements = 60, .rank_row_elements = 20, .first_element = 20};
   for (const bool straddles : {false, true})
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const int64_t count : straddles ? std::vector<int64_t>{340} : kCounts) {
         CAPTURE(straddles, dtype_name(dtype), count);
         std::vector<float> p = as_floats(random_floats(count, 1));
-        const DeviceBytes dp = on_device(p);
+        const DeviceBytes dp = upload(p);
         // The states have as many scales as the whole tensor has blocks.
         State8bit first(straddles ? 1020 : count), second(straddles ? 1020 : count);
         for (int step = 0; step < 4; ++step) {
           const StepScalars s = scalars_of(step);
-          const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+          const DeviceBytes ds = upload(std::vector<StepScalars>{s});
           // Gradients have few significant bits, so that products are exact.
           const Array gradient =
               rounded(random_floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
           const std::vector<std::byte> g = to_bytes(gradient, dtype);
-          const DeviceBytes dg = on_device(gradient, dtype);
+          const DeviceBytes dg = upload(gradient, dtype);
           std::vector<float> new_first(first.scales.size()), new_second(second.scales.size());
-          const DeviceBytes dn_first = on_device(new_first), dn_second = on_device(new_second);
+          const DeviceBytes dn_first = upload(new_first), dn_second = upload(new_second);
           FlatUpdate host{.parameters = p.data(),
                           .gradients = g.data(),
                           .gradient_dtype = dtype,
@@ -263,7 +263,7 @@ TEST_CASE(
           }
           gpu().synchronize(stream());
         }
-        REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-4);
+        REQUIRE(relative_error(download(dp, DType::kF32), array_of(p)) < 1e-4);
         first.require_alike();
         second.require_alike();
       }
@@ -290,7 +290,7 @@ RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType cop
 /// Calls `step` with an update of memory that holds the case's numbers, which are the same in every
 /// call.
 template <class Step>
-RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
+RoundedResult run_case_step(const RoundedStep& c, bool on_gpu, Step step) {
   const auto content = [&](uint64_t seed, DType dtype) {
     Array a = random_floats(c.count, seed);
     // Second moments must not be negative.
@@ -318,8 +318,8 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
     step(u);
     return r;
   }
-  const DeviceBytes p = on_device(r.parameters), g = on_device(gradients), m = on_device(r.state1),
-                    v = on_device(r.state2), copy = on_device(r.copy);
+  const DeviceBytes p = upload(r.parameters), g = upload(gradients), m = upload(r.state1),
+                    v = upload(r.state2), copy = upload(r.copy);
   u.parameters = p.data();
   u.gradients = g.data();
   u.states[0] = m.data();
@@ -341,7 +341,8 @@ StepScalars scalars_of_powers() {
 }
 
 /// Counts the elements of dtype `dtype` (16 bits or fp32) that differ.
-int64_t differing(const std::vector<std::byte>& a, const std::vector<std::byte>& b, DType dtype) {
+int64_t count_differing(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+                        DType dtype) {
   const auto size = static_cast<size_t>(dtype_bytes(dtype));
   int64_t count = 0;
   for (size_t i = 0; i < a.size(); i += size) count += std::memcmp(&a[i], &b[i], size) != 0 ? 1 : 0;
@@ -357,15 +358,15 @@ const std::vector<RoundedStep> kRoundedSteps{
 
 TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
   const StepScalars s = scalars_of_powers();
-  const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+  const DeviceBytes ds = upload(std::vector<StepScalars>{s});
   for (const RoundedStep& c : kRoundedSteps) {
     CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state),
             dtype_name(c.copy));
     // All its products are by powers of 2, so no rounding error can differ.
     const OptimizerConfig sgd{.type = OptimizerType::kSgd, .momentum = 0.5, .nesterov = true};
     const RoundedResult expected =
-        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
-    const RoundedResult found = after_step(c, true, [&](const FlatUpdate& u) {
+        run_case_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
+    const RoundedResult found = run_case_step(c, true, [&](const FlatUpdate& u) {
       gpu().optimizer_update(u, sgd, ds.as<StepScalars>(), stream());
     });
     REQUIRE((found.parameters == expected.parameters));
@@ -374,14 +375,14 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
     StepScalars other = s;
     ++other.rounding_key;
     const RoundedResult otherwise =
-        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
-    REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) ==
+        run_case_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
+    REQUIRE((count_differing(otherwise.state1, expected.state1, c.state) > 1000) ==
             (c.state == DType::kBF16));
 
     const OptimizerConfig adam{.weight_decay = 0.5};
     const RoundedResult by_adam =
-        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, adam, s); });
-    const RoundedResult on_gpu = after_step(c, true, [&](const FlatUpdate& u) {
+        run_case_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, adam, s); });
+    const RoundedResult on_gpu = run_case_step(c, true, [&](const FlatUpdate& u) {
       gpu().optimizer_update(u, adam, ds.as<StepScalars>(), stream());
     });
     REQUIRE((on_gpu.state1 == by_adam.state1));
@@ -389,7 +390,8 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
     // A root, a quotient or a difference may have another last bit of fp32 on the GPU; few of these
     // change the rounding to bf16.
     const auto few = [&](DType dtype) { return dtype == DType::kF32 ? c.count : c.count / 200; };
-    REQUIRE(differing(on_gpu.parameters, by_adam.parameters, c.parameter) <= few(c.parameter));
+    REQUIRE(count_differing(on_gpu.parameters, by_adam.parameters, c.parameter) <=
+            few(c.parameter));
     REQUIRE(relative_error(from_bytes(on_gpu.parameters, {c.count}, c.parameter),
                            from_bytes(by_adam.parameters, {c.count}, c.parameter)) <
             (c.parameter == DType::kF32 ? 1e-6 : 1e-2));
@@ -401,12 +403,12 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
 TEST_CASE(
     "cuda: updates of state in 16 bits have the same bits however their elements are divided") {
   const StepScalars s = scalars_of_powers();
-  const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+  const DeviceBytes ds = upload(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];
-  const RoundedResult whole = after_step(c, true, [&](const FlatUpdate& u) {
+  const RoundedResult whole = run_case_step(c, true, [&](const FlatUpdate& u) {
     gpu().optimizer_update(u, {}, ds.as<StepScalars>(), stream());
   });
-  const RoundedResult cut = after_step(c, true, [&](const FlatUpdate& u) {
+  const RoundedResult cut = run_case_step(c, true, [&](const FlatUpdate& u) {
     for (int64_t begin = 0, count = 0; begin < u.count; begin += count) {
       count = std::min<int64_t>(u.count - begin, begin % 3 == 0 ? 4096 : 999);
       const auto at = [&](const void* data, DType dtype) {
@@ -430,7 +432,7 @@ TEST_CASE(
 
 double device_sum(const Array& g, DType dtype) {
   const auto count = static_cast<int64_t>(g.data.size());
-  const DeviceBytes dg = on_device(g, dtype), sum(8),
+  const DeviceBytes dg = upload(g, dtype), sum(8),
                     scratch(gpu().sum_of_squares_scratch_bytes(count));
   gpu().sum_of_squares(dg.data(), dtype, count, false, sum.as<double>(), scratch.data(), stream());
   const double first = read_double(sum);
@@ -470,13 +472,13 @@ TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") 
 
 TEST_CASE("cuda: conversions round to nearest even, and conversions back are exact") {
   const Array a = random_floats(5000, 3);
-  const DeviceBytes wide = on_device(a, DType::kF32), again(4 * 5000);
+  const DeviceBytes wide = upload(a, DType::kF32), again(4 * 5000);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const DeviceBytes narrow(2 * 5000);
     gpu().convert(wide.data(), DType::kF32, narrow.data(), dtype, 5000, stream());
     gpu().convert(narrow.data(), dtype, again.data(), DType::kF32, 5000, stream());
     REQUIRE((narrow.read() == to_bytes(a, dtype)));
-    REQUIRE((read(again, DType::kF32).data == rounded(a, dtype).data));
+    REQUIRE((download(again, DType::kF32).data == rounded(a, dtype).data));
   }
 }
 
@@ -487,7 +489,7 @@ TEST_CASE("cuda: adding into a buffer rounds once, in every mix of dtypes, as on
       CAPTURE(dtype_name(to_dtype), dtype_name(from_dtype));
       std::vector<std::byte> sum = to_bytes(random_floats(count, 4), to_dtype);
       const std::vector<std::byte> more = to_bytes(random_floats(count, 5), from_dtype);
-      const DeviceBytes there = on_device(sum), addend = on_device(more);
+      const DeviceBytes there = upload(sum), addend = upload(more);
       add_into(sum.data(), to_dtype, more.data(), from_dtype, count);
       gpu().add_into(there.data(), to_dtype, addend.data(), from_dtype, count, stream());
       REQUIRE((there.read() == sum));
@@ -501,8 +503,8 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   graph.values = {
       {"x", DType::kF32, {64, 32}}, {"w", DType::kF32, {16, 32}}, {"y", DType::kF32, {64, 16}}};
   const Op op{OpKind::kLinear, {0, 1}, {2}, NoAttrs{}};
-  DeviceBytes x = on_device(random_array({64, 32}, 1), DType::kF32),
-              w = on_device(random_array({16, 32}, 2), DType::kF32);
+  DeviceBytes x = upload(random_array({64, 32}, 1), DType::kF32),
+              w = upload(random_array({16, 32}, 2), DType::kF32);
   const DeviceBytes y(4 * 64 * 16);
   const std::vector<void*> storage{x.data(), w.data(), y.data()};
   gpu().run_ops(graph, {&op, 1}, storage, {},
@@ -530,7 +532,7 @@ TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
       const int64_t stride = (count + 7) / 8 * 8;
       const Array numbers =
           rounded(random_array({kRanks, stride}, static_cast<uint64_t>(count)), dtype);
-      const DeviceBytes blocks = on_device(numbers, dtype);
+      const DeviceBytes blocks = upload(numbers, dtype);
       const DeviceBytes out(count * dtype_bytes(dtype));
       gpu().sum_blocks(blocks.data(), kRanks, stride, dtype, count, out.data(), stream());
       const Array found = from_bytes(out.read(), {count}, dtype);

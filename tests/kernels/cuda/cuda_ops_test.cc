@@ -27,7 +27,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-Operand random(Dims dims, uint64_t seed) {
+Operand random_operand(Dims dims, uint64_t seed) {
   return Operand::activation(random_array(std::move(dims), seed));
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
     std::vector<int32_t> tokens{3, 0, 10, 3, 3, 7};
     require_agreement({OpKind::kEmbed,
                        NoAttrs{},
-                       {Operand::tokens(tokens), random({99, width}, 1)},
+                       {Operand::tokens(tokens), random_operand({99, width}, 1)},
                        {Operand::out({6, width})}});
     // There are more equal tokens than the kernel sorts at a time, and they fall into several
     // ranges of rows.
@@ -66,7 +66,7 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
     const auto count = static_cast<int64_t>(tokens.size());
     require_gradient({OpKind::kEmbedWgrad,
                       NoAttrs{},
-                      {Operand::tokens(tokens), random({count, width}, 2)},
+                      {Operand::tokens(tokens), random_operand({count, width}, 2)},
                       {Operand::gradient(Dims{99, width})}});
   }
 }
@@ -78,7 +78,7 @@ TEST_CASE(
       const std::vector<int32_t> tokens{3, 45, 45, 0, 119, 45, 3, 50};
       OperationCase c{OpKind::kEmbedWgrad,
                       EmbeddingRowsAttrs{first, 120, 45},
-                      {Operand::tokens(tokens), random({8, 24}, 2)},
+                      {Operand::tokens(tokens), random_operand({8, 24}, 2)},
                       {Operand::gradient(random_array({first == 0 ? 120 : 40, 24}, 3))}};
       c.accumulate = accumulate;
       require_agreement(c);
@@ -95,7 +95,7 @@ TEST_CASE(
 TEST_CASE("cuda: a token outside the table gives NaN, and no gradient") {
   const OperationCase c{OpKind::kEmbed,
                         NoAttrs{},
-                        {Operand::tokens({1, -1, 11}), random({11, 8}, 1)},
+                        {Operand::tokens({1, -1, 11}), random_operand({11, 8}, 1)},
                         {Operand::out({3, 8})}};
   const Array x = run_on_gpu(c, kDTypes[0])[0];
   REQUIRE(std::isfinite(x.data[0]));
@@ -111,21 +111,22 @@ TEST_CASE(
     const EmbeddingRowsAttrs rows{first, 120};
     require_agreement({OpKind::kEmbed,
                        rows,
-                       {Operand::tokens(tokens), random({40, 24}, 1)},
+                       {Operand::tokens(tokens), random_operand({40, 24}, 1)},
                        {Operand::out({7, 24})}});
     require_agreement({OpKind::kEmbedWgrad,
                        rows,
-                       {Operand::tokens(tokens), random({7, 24}, 2)},
+                       {Operand::tokens(tokens), random_operand({7, 24}, 2)},
                        {Operand::gradient(Dims{40, 24})}});
   }
 }
 
 TEST_CASE("cuda: a bias that another rank adds is left out of the matrix multiplication") {
   for (const bool adds : {true, false})
-    require_agreement({OpKind::kLinear,
-                       LinearAttrs{2, adds},
-                       {random({9, 8}, 1), random({16, 8}, 2), random({16}, 3)},
-                       {Operand::out({9, 16})}});
+    require_agreement(
+        {OpKind::kLinear,
+         LinearAttrs{2, adds},
+         {random_operand({9, 8}, 1), random_operand({16, 8}, 2), random_operand({16}, 3)},
+         {Operand::out({9, 16})}});
 }
 
 TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
@@ -134,21 +135,22 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
     const NormAttrs attrs{1e-5, s.tokens % 2 == 1 ? 1.0 : 0.0};
     const OperationCase forward{OpKind::kRmsNorm,
                                 attrs,
-                                {random(dims, 1), random({s.width}, 2)},
+                                {random_operand(dims, 1), random_operand({s.width}, 2)},
                                 {Operand::out(dims), Operand::statistic({s.tokens})}};
     require_agreement(forward);
     const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
     require_gradient({OpKind::kRmsNormWgrad,
                       NoAttrs{},
-                      {random(dims, 3), random(dims, 1), rstd},
+                      {random_operand(dims, 3), random_operand(dims, 1), rstd},
                       {Operand::gradient(Dims{s.width})}});
     if (s.width == 1) continue;  // the gradient is a difference of equals: rounding errors
-    OperationCase gradient{OpKind::kRmsNormDgrad,
-                           attrs,
-                           {random(dims, 3), random(dims, 1), rstd, random({s.width}, 2)},
-                           {Operand::out(dims)}};
+    OperationCase gradient{
+        OpKind::kRmsNormDgrad,
+        attrs,
+        {random_operand(dims, 3), random_operand(dims, 1), rstd, random_operand({s.width}, 2)},
+        {Operand::out(dims)}};
     require_agreement(gradient);
-    gradient.in.push_back(random(dims, 4));
+    gradient.in.push_back(random_operand(dims, 4));
     require_agreement(gradient);
   }
 }
@@ -156,11 +158,12 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
 TEST_CASE("cuda: add_rms_norm agrees with the CPU") {
   for (const Shape& s : kShapes) {
     const Dims dims{s.tokens, s.width};
-    require_agreement({OpKind::kAddRmsNorm,
-                       NormAttrs{1e-6},
-                       {random(dims, 1), random(dims, 2), random({s.width}, 3)},
-                       {Operand::out(dims), Operand::out(dims), Operand::statistic({s.tokens})}},
-                      2e-2);
+    require_agreement(
+        {OpKind::kAddRmsNorm,
+         NormAttrs{1e-6},
+         {random_operand(dims, 1), random_operand(dims, 2), random_operand({s.width}, 3)},
+         {Operand::out(dims), Operand::out(dims), Operand::statistic({s.tokens})}},
+        2e-2);
   }
 }
 
@@ -173,18 +176,18 @@ TEST_CASE(
       OperationCase forward{
           OpKind::kLayerNorm,
           NormAttrs{1e-5},
-          {random(dims, 1)},
+          {random_operand(dims, 1)},
           {Operand::out(dims), Operand::statistic({s.tokens}), Operand::statistic({s.tokens})}};
-      for (size_t i = 0; i < params; ++i) forward.in.push_back(random({s.width}, 2 + i));
+      for (size_t i = 0; i < params; ++i) forward.in.push_back(random_operand({s.width}, 2 + i));
       require_agreement(forward);
-      const std::vector<Operand> read{random(dims, 5), random(dims, 1),
+      const std::vector<Operand> read{random_operand(dims, 5), random_operand(dims, 1),
                                       Operand::random_floats(cpu_output(forward, 1)),
                                       Operand::random_floats(cpu_output(forward, 2))};
       OperationCase input{OpKind::kLayerNormDgrad, NoAttrs{}, read, {Operand::out(dims)}};
-      if (params > 0) input.in.push_back(random({s.width}, 2));
+      if (params > 0) input.in.push_back(random_operand({s.width}, 2));
       require_agreement(input);
       if (params == 0) continue;
-      input.in.push_back(random(dims, 6));
+      input.in.push_back(random_operand(dims, 6));
       require_agreement(input);
       OperationCase weight{OpKind::kLayerNormWgrad, NoAttrs{}, read, {}};
       for (size_t i = 0; i < params; ++i) weight.out.push_back(Operand::gradient(Dims{s.width}));
@@ -199,20 +202,21 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
     for (const int64_t tokens : {1, 70}) {
       const int64_t size = heads.head_size, all = heads.query_heads + heads.kv_heads;
       const Dims dims{tokens, (all + heads.kv_heads) * size};
-      const OperationCase forward{OpKind::kQkNorm,
-                                  heads,
-                                  {random(dims, 1), random({size}, 2), random({size}, 3)},
-                                  {Operand::out(dims), Operand::statistic({tokens, all})}};
+      const OperationCase forward{
+          OpKind::kQkNorm,
+          heads,
+          {random_operand(dims, 1), random_operand({size}, 2), random_operand({size}, 3)},
+          {Operand::out(dims), Operand::statistic({tokens, all})}};
       require_agreement(forward);
       const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
-      require_agreement(
-          {OpKind::kQkNormDgrad,
-           heads,
-           {random(dims, 4), random(dims, 1), rstd, random({size}, 2), random({size}, 3)},
-           {Operand::out(dims)}});
+      require_agreement({OpKind::kQkNormDgrad,
+                         heads,
+                         {random_operand(dims, 4), random_operand(dims, 1), rstd,
+                          random_operand({size}, 2), random_operand({size}, 3)},
+                         {Operand::out(dims)}});
       require_gradient({OpKind::kQkNormWgrad,
                         heads,
-                        {random(dims, 4), random(dims, 1), rstd},
+                        {random_operand(dims, 4), random_operand(dims, 1), rstd},
                         {Operand::gradient(Dims{size}), Operand::gradient(Dims{size})}});
     }
 }
@@ -223,8 +227,8 @@ TEST_CASE("cuda: head_norm and its gradients agree with the CPU") {
     for (const int64_t tokens : {1, 70}) {
       const int64_t q = heads.query_heads * heads.head_size, k = heads.kv_heads * heads.head_size;
       const Dims dims{tokens, q + 2 * k}, statistic{tokens, heads.query_heads + heads.kv_heads};
-      const Operand qkv = random(dims, 1), wq = random({q}, 2), wk = random({k}, 3),
-                    dy = random(dims, 4);
+      const Operand qkv = random_operand(dims, 1), wq = random_operand({q}, 2),
+                    wk = random_operand({k}, 3), dy = random_operand(dims, 4);
       const OperationCase forward{
           OpKind::kHeadNorm,
           heads,
@@ -249,8 +253,8 @@ TEST_CASE("cuda: norms over all query and all key heads and their gradients agre
     for (const int64_t tokens : {1, 70}) {
       const int64_t q = attrs.query_elements(), k = attrs.key_elements();
       const Dims dims{tokens, q + 2 * k};
-      const Operand qkv = random(dims, 1), wq = random({q}, 2), wk = random({k}, 3),
-                    dy = random(dims, 4);
+      const Operand qkv = random_operand(dims, 1), wq = random_operand({q}, 2),
+                    wk = random_operand({k}, 3), dy = random_operand(dims, 4);
       const OperationCase squares{
           OpKind::kQkDots, attrs, {qkv, qkv}, {Operand::statistic({tokens, 2})}};
       require_agreement(squares);
@@ -279,12 +283,13 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
     int64_t tokens, outputs, inputs;
   };
   for (const Size& s : {Size{1, 1, 1}, Size{7, 5, 3}, Size{65, 33, 17}, Size{130, 48, 96}}) {
-    const Operand x = random({s.tokens, s.inputs}, 1), w = random({s.outputs, s.inputs}, 2),
-                  dy = random({s.tokens, s.outputs}, 4);
+    const Operand x = random_operand({s.tokens, s.inputs}, 1),
+                  w = random_operand({s.outputs, s.inputs}, 2),
+                  dy = random_operand({s.tokens, s.outputs}, 4);
     require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({s.tokens, s.outputs})}});
     require_agreement({OpKind::kLinear,
                        NoAttrs{},
-                       {x, w, random({s.outputs}, 3)},
+                       {x, w, random_operand({s.outputs}, 3)},
                        {Operand::out({s.tokens, s.outputs})}});
     require_agreement(
         {OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({s.tokens, s.inputs})}});
@@ -304,16 +309,16 @@ TEST_CASE(
                                         QuantizedFormat{QuantizationType::kInt8, 64, false, false}})
     for (const int64_t inputs : {36, 192}) {
       if (format.type == QuantizationType::kInt8 && inputs % format.block != 0) continue;
-      const Operand x = random({65, inputs}, 1),
+      const Operand x = random_operand({65, inputs}, 1),
                     w = Operand::weight(random_array({33, inputs}, 2), format),
-                    dy = random({65, 33}, 4);
+                    dy = random_operand({65, 33}, 4);
       require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({65, 33})}});
       require_agreement(
-          {OpKind::kLinear, NoAttrs{}, {x, w, random({33}, 3)}, {Operand::out({65, 33})}});
+          {OpKind::kLinear, NoAttrs{}, {x, w, random_operand({33}, 3)}, {Operand::out({65, 33})}});
       require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({65, inputs})}});
       require_agreement({OpKind::kLinearDgrad,
                          NoAttrs{},
-                         {dy, w, random({65, inputs}, 5)},
+                         {dy, w, random_operand({65, inputs}, 5)},
                          {Operand::out({65, inputs})}},
                         2e-2);
     }
@@ -322,9 +327,10 @@ TEST_CASE(
 TEST_CASE(
     "cuda: low-rank adapters of parts of a linear layer and their gradients agree with the CPU") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
-  const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3),
-                x = random({130, 48}, 4);
-  const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
+  const Operand y = random_operand({130, 72}, 1), h = random_operand({130, 16}, 2),
+                dy = random_operand({130, 72}, 3), x = random_operand({130, 48}, 4);
+  const std::vector<Operand> up{random_operand({40, 8}, 5), random_operand({16, 5}, 6),
+                                random_operand({16, 3}, 7)};
   require_agreement(
       {OpKind::kLoraUp, attrs, {y, h, up[0], up[1], up[2]}, {Operand::out({130, 72})}}, 2e-2);
   require_agreement(
@@ -334,9 +340,11 @@ TEST_CASE(
                     {dy, h},
                     {Operand::gradient(Dims{40, 8}), Operand::gradient(Dims{16, 5}),
                      Operand::gradient(Dims{16, 3})}});
-  require_agreement(
-      {OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}},
-      2e-2);
+  require_agreement({OpKind::kLinearDgrad,
+                     NoAttrs{},
+                     {dy, random_operand({72, 48}, 8), x},
+                     {Operand::out({130, 48})}},
+                    2e-2);
 }
 
 TEST_CASE(
@@ -344,9 +352,10 @@ TEST_CASE(
     "weights") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   for (const int64_t inputs : {7, 192}) {
-    const Operand down = random({16, inputs}, 2);
-    const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
-    std::vector<Operand> weights{random({72, inputs}, 1)};
+    const Operand down = random_operand({16, inputs}, 2);
+    const std::vector<Operand> up{random_operand({40, 8}, 5), random_operand({16, 5}, 6),
+                                  random_operand({16, 3}, 7)};
+    std::vector<Operand> weights{random_operand({72, inputs}, 1)};
     if (inputs == 192)
       for (const QuantizedFormat& format :
            {QuantizedFormat{QuantizationType::kNf4, 64, true, true},
@@ -362,7 +371,8 @@ TEST_CASE(
   // There are more rows than a panel has.
   require_agreement({OpKind::kDoraSquaredLengths,
                      LoraAttrs{{{2, 0.5}}},
-                     {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
+                     {random_operand({90, 65'537}, 1), random_operand({1, 65'537}, 2),
+                      random_operand({80, 1}, 3)},
                      {Operand::statistic({80})}},
                     1e-5);
 }
@@ -382,9 +392,9 @@ TEST_CASE(
     for (double& square : squares.data) square = square * square + 0.25;
     if (rows > 1) squares.data[1] = 0.0;  // a row whose elements are all 0
     const Dims dims{s.tokens, s.outputs};
-    const Operand z = random(dims, 1), q = Operand::random_floats(squares),
+    const Operand z = random_operand(dims, 1), q = Operand::random_floats(squares),
                   m = Operand::random_floats(random_array({rows}, 3)),
-                  bias = random({s.outputs}, 4), dy = random(dims, 5);
+                  bias = random_operand({s.outputs}, 4), dy = random_operand(dims, 5);
     DoraAttrs attrs{s.parts};
     require_agreement({OpKind::kDoraScale, attrs, {z, q, m}, {Operand::out(dims)}});
     OperationCase biased{OpKind::kDoraScale, attrs, {z, q, m, bias}, {Operand::out(dims)}};
@@ -404,7 +414,7 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
     for (const int64_t first_column : {0, 24, 4090}) {
       OperationCase c{OpKind::kDropout,
                       DropoutAttrs{0.3, 2, first_column},
-                      {random({s.tokens, s.width}, 1)},
+                      {random_operand({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
       for (const auto& [rest, padding] : {std::pair{false, 0}, {true, 0}, {false, 2}}) {
         c.attrs = DropoutAttrs{0.3, 2, first_column, rest, 1, 5, padding};
@@ -440,7 +450,8 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
     require_agreement(table);
     const Operand rope = Operand::random_floats(cpu_output(table, 0));
     for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
-      OperationCase c{kind, RopeAttrs{heads}, {random(dims, 1), rope}, {Operand::out(dims)}};
+      OperationCase c{
+          kind, RopeAttrs{heads}, {random_operand(dims, 1), rope}, {Operand::out(dims)}};
       require_agreement(c);
       const auto apart = bits_on_gpu(c, kDTypes[2]);
       c.in_place = 0;
@@ -461,10 +472,10 @@ TEST_CASE("cuda: softcap and its gradient agree with the CPU") {
   for (const Shape& s : kShapes) {
     const Dims dims{s.tokens, s.width};
     require_agreement(
-        {OpKind::kSoftcap, SoftcapAttrs{0.75}, {random(dims, 1)}, {Operand::out(dims)}});
+        {OpKind::kSoftcap, SoftcapAttrs{0.75}, {random_operand(dims, 1)}, {Operand::out(dims)}});
     require_agreement({OpKind::kSoftcapDgrad,
                        SoftcapAttrs{4.0},
-                       {random(dims, 1), random(dims, 2)},
+                       {random_operand(dims, 1), random_operand(dims, 2)},
                        {Operand::out(dims)}});
   }
 }
@@ -473,7 +484,7 @@ TEST_CASE("cuda: scale agrees with the CPU, also in place") {
   for (const Shape& s : kShapes) {
     OperationCase c{OpKind::kScale,
                     ScaleAttrs{-0.22},
-                    {random({s.tokens, s.width}, 1)},
+                    {random_operand({s.tokens, s.width}, 1)},
                     {Operand::out({s.tokens, s.width})}};
     require_agreement(c);
     const auto apart = bits_on_gpu(c, kDTypes[2]);
@@ -496,10 +507,12 @@ TEST_CASE("cuda: activations and their gradients agree with the CPU, also in pla
       const Operand gu = Operand::activation(values), in = Operand::activation(x);
       require_agreement({OpKind::kActivation, attrs, {in}, {Operand::out(dims)}});
       require_agreement({OpKind::kGatedActivation, attrs, {gu}, {Operand::out(dims)}});
-      require_agreement(
-          {OpKind::kGatedActivationDgrad, attrs, {random(dims, 3), gu}, {Operand::out(wide)}});
+      require_agreement({OpKind::kGatedActivationDgrad,
+                         attrs,
+                         {random_operand(dims, 3), gu},
+                         {Operand::out(wide)}});
       OperationCase gradient{
-          OpKind::kActivationDgrad, attrs, {random(dims, 3), in}, {Operand::out(dims)}};
+          OpKind::kActivationDgrad, attrs, {random_operand(dims, 3), in}, {Operand::out(dims)}};
       require_agreement(gradient);
       const auto apart = bits_on_gpu(gradient, kDTypes[0]);
       gradient.in_place = 1;
@@ -516,16 +529,17 @@ TEST_CASE("cuda: gated silu, add and their gradients agree with the CPU, also in
         {OpKind::kGatedActivation, ActivationAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
     OperationCase gradient{OpKind::kGatedActivationDgrad,
                            ActivationAttrs{},
-                           {random({s.tokens, s.width}, 2), gu},
+                           {random_operand({s.tokens, s.width}, 2), gu},
                            {Operand::out(gate_up.dims)}};
     require_agreement(gradient);
     const auto apart = bits_on_gpu(gradient, kDTypes[0]);
     gradient.in_place = 1;
     REQUIRE((bits_on_gpu(gradient, kDTypes[0]) == apart));
-    OperationCase sum{OpKind::kAdd,
-                      NoAttrs{},
-                      {random({s.tokens, s.width}, 1), random({s.tokens, s.width}, 2)},
-                      {Operand::out({s.tokens, s.width})}};
+    OperationCase sum{
+        OpKind::kAdd,
+        NoAttrs{},
+        {random_operand({s.tokens, s.width}, 1), random_operand({s.tokens, s.width}, 2)},
+        {Operand::out({s.tokens, s.width})}};
     require_agreement(sum);
     const auto sum_apart = bits_on_gpu(sum, kDTypes[2]);
     sum.in_place = 0;
@@ -539,27 +553,27 @@ struct AttentionCase {
   std::vector<int64_t> documents;
 };
 
-AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size,
-                     int64_t sequence_length, int64_t window = 0, double softcap = 0) {
+AttentionAttrs attention_attrs(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                               int64_t sequence_length, int64_t window = 0, double softcap = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
   return {query_heads, kv_heads, head_size, sequence_length, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kAttentionCases{
-    {shape(1, 1, 2, 1), 1, {0}},
-    {shape(2, 1, 6, 5), 3, {0, 2}},
-    {shape(3, 3, 16, 64), 1, {0}},
-    {shape(4, 2, 20, 65), 2, {0}},
-    {shape(9, 3, 64, 40), 1, {0, 7}},
-    {shape(3, 1, 64, 200), 2, {0, 1, 70, 130, 199}},
-    {shape(2, 1, 32, 300, 17), 1, {0}},
-    {shape(1, 1, 48, 330, 100), 1, {0, 64, 65, 250}},
-    {shape(2, 1, 128, 260), 1, {0, 150}},
-    {shape(2, 1, 136, 130), 1, {0}},
-    {shape(2, 2, 256, 70), 1, {0, 30}},
-    {shape(4, 2, 8, 130, 70), 1, {0, 128}},
-    {shape(4, 2, 20, 65, 0, 1.5), 1, {0, 30}},
-    {shape(2, 1, 64, 130, 90, 0.75), 1, {0}},
+    {attention_attrs(1, 1, 2, 1), 1, {0}},
+    {attention_attrs(2, 1, 6, 5), 3, {0, 2}},
+    {attention_attrs(3, 3, 16, 64), 1, {0}},
+    {attention_attrs(4, 2, 20, 65), 2, {0}},
+    {attention_attrs(9, 3, 64, 40), 1, {0, 7}},
+    {attention_attrs(3, 1, 64, 200), 2, {0, 1, 70, 130, 199}},
+    {attention_attrs(2, 1, 32, 300, 17), 1, {0}},
+    {attention_attrs(1, 1, 48, 330, 100), 1, {0, 64, 65, 250}},
+    {attention_attrs(2, 1, 128, 260), 1, {0, 150}},
+    {attention_attrs(2, 1, 136, 130), 1, {0}},
+    {attention_attrs(2, 2, 256, 70), 1, {0, 30}},
+    {attention_attrs(4, 2, 8, 130, 70), 1, {0, 128}},
+    {attention_attrs(4, 2, 20, 65, 0, 1.5), 1, {0, 30}},
+    {attention_attrs(2, 1, 64, 130, 90, 0.75), 1, {0}},
 };
 
 std::vector<int32_t> starts_of(const AttentionCase& c) {
@@ -584,12 +598,12 @@ std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) 
   const Operand starts = Operand::tokens(starts_of(c));
   OperationCase forward{OpKind::kAttention,
                         a,
-                        {random(qkv, 1), starts},
+                        {random_operand(qkv, 1), starts},
                         {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
   OperationCase backward{
       OpKind::kAttentionDgrad,
       a,
-      {random(out, 2), random(qkv, 1), Operand::activation(cpu_output(forward, 0)),
+      {random_operand(out, 2), random_operand(qkv, 1), Operand::activation(cpu_output(forward, 0)),
        Operand::random_floats(cpu_output(forward, 1)), starts},
       {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
@@ -607,14 +621,14 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
     const Dims dims{s.tokens, s.width};
     Array rstd = random_array({s.tokens}, 5);
     for (double& each : rstd.data) each = 1.0 + each * each;
-    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::random_floats(rstd),
-                            random({s.width}, 3)};
+    std::vector<Operand> in{random_operand(dims, 1), random_operand(dims, 2),
+                            Operand::random_floats(rstd), random_operand({s.width}, 3)};
     for (const DTypes dtypes : kDTypes) {
       const Operand dw = Operand::gradient(Dims{s.width}),
                     more = Operand::gradient(random_array({s.width}, 9));
       REQUIRE(norm_gradient_bits(in, dtypes, true, dw) ==
               norm_gradient_bits(in, dtypes, false, dw));
-      in.push_back(random(dims, 4));
+      in.push_back(random_operand(dims, 4));
       REQUIRE(norm_gradient_bits(in, dtypes, true, more) ==
               norm_gradient_bits(in, dtypes, false, more));
       in.pop_back();
@@ -636,7 +650,7 @@ TEST_CASE("cuda: a NaN in a key reaches the tokens that attend to it and no earl
   Array qkv = random_array({192, 48}, 1);
   qkv.data[150 * 48 + 16] = NAN;
   const OperationCase c{OpKind::kAttention,
-                        shape(1, 1, 16, 192),
+                        attention_attrs(1, 1, 16, 192),
                         {Operand::activation(qkv), Operand::tokens(std::vector<int32_t>(192, 0))},
                         {Operand::out({192, 16}), Operand::statistic({1, 192})}};
   for (const DTypes dtypes : {kDTypes[0], kDTypes[2]}) {
@@ -655,11 +669,11 @@ OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int6
     labels.push_back(masked_every > 0 && n % masked_every == 0
                          ? -100
                          : static_cast<int32_t>(n * 7919 % vocabulary));
-  OperationCase c{
-      OpKind::kLinearCrossEntropy,
-      CrossEntropyAttrs{gradients, chunk, softcap},
-      {random({tokens, hidden}, 1), random({vocabulary, hidden}, 2), Operand::tokens(labels)},
-      {Operand::loss(10.0, 3.0)}};
+  OperationCase c{OpKind::kLinearCrossEntropy,
+                  CrossEntropyAttrs{gradients, chunk, softcap},
+                  {random_operand({tokens, hidden}, 1), random_operand({vocabulary, hidden}, 2),
+                   Operand::tokens(labels)},
+                  {Operand::loss(10.0, 3.0)}};
   if (!gradients) return c;
   c.out.push_back(Operand::out({tokens, hidden}));
   c.out.push_back(Operand::gradient(Dims{vocabulary, hidden}));
@@ -675,7 +689,7 @@ TEST_CASE(
 
 /// Adds a bias to a head and, if the case has gradients, the gradient of the bias.
 OperationCase with_bias(OperationCase c, int64_t vocabulary) {
-  c.in.push_back(random({vocabulary}, 6));
+  c.in.push_back(random_operand({vocabulary}, 6));
   if (c.out.size() > 1) c.out.insert(c.out.end() - 1, Operand::gradient(Dims{vocabulary}));
   return c;
 }
@@ -741,7 +755,8 @@ std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t
   const OperationCase whole =
       loss_case(tokens, hidden, kRanks * vocabulary, 8, masked_every, gradients);
   const VocabularyAttrs attrs{gradients, kRanks, rank, kFirst};
-  const std::vector<Operand> given{whole.in[0], random({vocabulary, hidden}, 2), whole.in[2]};
+  const std::vector<Operand> given{whole.in[0], random_operand({vocabulary, hidden}, 2),
+                                   whole.in[2]};
   OperationCase logits{OpKind::kVocabularyLogits,
                        attrs,
                        given,
@@ -840,7 +855,7 @@ TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree
       // devices compute the same rows, so logits can be compared.
       OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
       require_agreement(c, 2e-2);
-      c.in.push_back(random({vocabulary}, 6));
+      c.in.push_back(random_operand({vocabulary}, 6));
       require_agreement(c, 2e-2);
     }
 }
@@ -946,13 +961,16 @@ TEST_CASE("cuda: results have the same bits from run to run", "[gpu]") {
       loss_case(200, 96, 1000, 64, 4, true),
       {OpKind::kEmbedWgrad,
        NoAttrs{},
-       {Operand::tokens(tokens), random({4000, 64}, 2)},
+       {Operand::tokens(tokens), random_operand({4000, 64}, 2)},
        {Operand::gradient(Dims{50, 64})}},
       {OpKind::kLinearWgrad,
        NoAttrs{},
-       {random({2000, 72}, 1), random({2000, 48}, 2)},
+       {random_operand({2000, 72}, 1), random_operand({2000, 48}, 2)},
        {Operand::gradient(Dims{72, 48})}},
-      {OpKind::kBiasWgrad, NoAttrs{}, {random({3000, 72}, 1)}, {Operand::gradient(Dims{72})}}};
+      {OpKind::kBiasWgrad,
+       NoAttrs{},
+       {random_operand({3000, 72}, 1)},
+       {Operand::gradient(Dims{72})}}};
   for (const OperationCase& c : cases)
     for (const DTypes dtypes : kDTypes) {
       CAPTURE(op_name(c.kind));
@@ -972,13 +990,13 @@ void require_unsupported(const OperationCase& c, DTypes dtypes, const std::strin
 }
 
 TEST_CASE("cuda: what the kernels do not support is refused by name") {
-  const Operand x = random({2, 2}, 1);
+  const Operand x = random_operand({2, 2}, 1);
   require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}},
                       {DType::kF64, DType::kF64},
                       "the CUDA kernels compute in F32, BF16 and F16, not F64 (add)");
   require_unsupported({OpKind::kAttention,
-                       shape(1, 1, 258, 2),
-                       {random({2, 774}, 1), Operand::tokens({0, 0})},
+                       attention_attrs(1, 1, 258, 2),
+                       {random_operand({2, 774}, 1), Operand::tokens({0, 0})},
                        {Operand::out({2, 258}), Operand::statistic({1, 2})}},
                       kDTypes[2],
                       "attention heads of 258 elements are too large for the CUDA kernels");

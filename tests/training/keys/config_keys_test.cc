@@ -33,7 +33,7 @@ namespace ftrun {
 namespace {
 
 /// A config where certain keys matter.
-struct Base {
+struct BaseConfig {
   const char* name;
   std::string text;
   int64_t ranks = 2;
@@ -43,22 +43,22 @@ const std::string kBatch = "train_micro_batch_size_per_gpu: 2\ngradient_accumula
 const std::string kStage3 =
     "zero_optimization: {stage: 3, stage3_param_persistence_threshold: 40, ";
 
-std::string scheduler(const char* type, const char* params) {
+std::string scheduler_yaml(const char* type, const char* params) {
   return kBatch + cat("optimizer: {type: AdamW, params: {lr: 0.5}}\n",
                       "train: {steps: 40}\nscheduler: {type: ", type, ", params: {", params,
                       "}}\n");
 }
 
-std::string optimizer(const char* type, const char* params) {
+std::string optimizer_yaml(const char* type, const char* params) {
   return kBatch + cat("optimizer: {type: ", type, ", params: {", params, "}}\n");
 }
 
-std::string elastic(const char* keys) {
+std::string elasticity_yaml(const char* keys) {
   return cat("elasticity: {enabled: true, micro_batch_sizes: [2, 3], ", keys, "}\n");
 }
 
-const std::vector<Base>& bases() {
-  static const std::vector<Base> all{
+const std::vector<BaseConfig>& base_configs() {
+  static const std::vector<BaseConfig> all{
       {"plain", kBatch},
       {"batch", "train_batch_size: 8\n"},
       {"micro-batch", "train_micro_batch_size_per_gpu: 2\n"},
@@ -81,37 +81,42 @@ const std::vector<Base>& bases() {
            "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
            "alpha_pattern: {q_proj: 3}}\n"},
       {"quantized", kBatch + "adapter: {r: 4}\nquantization: {type: nf4, double: false}\n"},
-      {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
-      {"Adam", optimizer("Adam", "weight_decay: 0.5")},
-      {"SGD", optimizer("SGD", "momentum: 0.5")},
-      {"Lion", optimizer("Lion", "weight_decay: 0.5")},
-      {"Adagrad", optimizer("Adagrad", "weight_decay: 0.5")},
-      {"AdamW8bit", optimizer("AdamW8bit", "weight_decay: 0.5")},
+      {"AdamW", optimizer_yaml("AdamW", "weight_decay: 0.5")},
+      {"Adam", optimizer_yaml("Adam", "weight_decay: 0.5")},
+      {"SGD", optimizer_yaml("SGD", "momentum: 0.5")},
+      {"Lion", optimizer_yaml("Lion", "weight_decay: 0.5")},
+      {"Adagrad", optimizer_yaml("Adagrad", "weight_decay: 0.5")},
+      {"AdamW8bit", optimizer_yaml("AdamW8bit", "weight_decay: 0.5")},
       {"own optimizer", kBatch + "train: {learning_rate: 0.5, weight_decay: 0.5, steps: 40}\n"},
-      {"constant", scheduler("constant", "")},
-      {"linear over the run", scheduler("linear", "")},
-      {"linear", scheduler("linear", "total_num_steps: 30")},
-      {"cosine_with_restarts", scheduler("cosine_with_restarts", "")},
-      {"polynomial", scheduler("polynomial", "power: 2")},
-      {"inverse_sqrt", scheduler("inverse_sqrt", "")},
-      {"cosine_with_min_lr", scheduler("cosine_with_min_lr", "min_lr: 0.125")},
-      {"cosine_with_min_lr, a share", scheduler("cosine_with_min_lr", "min_lr_rate: 0.125")},
+      {"constant", scheduler_yaml("constant", "")},
+      {"linear over the run", scheduler_yaml("linear", "")},
+      {"linear", scheduler_yaml("linear", "total_num_steps: 30")},
+      {"cosine_with_restarts", scheduler_yaml("cosine_with_restarts", "")},
+      {"polynomial", scheduler_yaml("polynomial", "power: 2")},
+      {"inverse_sqrt", scheduler_yaml("inverse_sqrt", "")},
+      {"cosine_with_min_lr", scheduler_yaml("cosine_with_min_lr", "min_lr: 0.125")},
+      {"cosine_with_min_lr, a share", scheduler_yaml("cosine_with_min_lr", "min_lr_rate: 0.125")},
       {"warmup_stable_decay",
-       scheduler("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
-      {"WarmupLR", scheduler("WarmupLR", "warmup_num_steps: 20")},
-      {"WarmupDecayLR", scheduler("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
-      {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
-      {"OneCycle", scheduler("OneCycle",
-                             "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
-                             "decay_lr_rate: 0.5, decay_mom_rate: 0.5, cycle_first_step_size: 10")},
-      {"LRRangeTest", scheduler("LRRangeTest", "lr_range_test_step_size: 4")},
+       scheduler_yaml("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
+      {"WarmupLR", scheduler_yaml("WarmupLR", "warmup_num_steps: 20")},
+      {"WarmupDecayLR",
+       scheduler_yaml("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"WarmupCosineLR",
+       scheduler_yaml("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"OneCycle",
+       scheduler_yaml("OneCycle",
+                      "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
+                      "decay_lr_rate: 0.5, decay_mom_rate: 0.5, cycle_first_step_size: 10")},
+      {"LRRangeTest", scheduler_yaml("LRRangeTest", "lr_range_test_step_size: 4")},
       {"elastic",
-       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
+       elasticity_yaml(
+           "max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
        4},
       {"elastic, many ranks",
-       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"),
+       elasticity_yaml(
+           "max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"),
        12},
-      {"elastic machines", elastic("max_train_batch_size: 40, num_gpus_per_node: 4"), 4},
+      {"elastic machines", elasticity_yaml("max_train_batch_size: 40, num_gpus_per_node: 4"), 4},
       {"elastic beside batch keys",
        "elasticity: {enabled: true, max_train_batch_size: 50, micro_batch_sizes: [2, 3], "
        "ignore_non_elastic_batch_info: true}\ntrain_batch_size: 8\n",
@@ -137,7 +142,7 @@ ModelConfig model() {
 }
 
 std::string optimizer_text(const OptimizerConfig& config) {
-  if (!optimizer_traits(config.type).offered()) return "";
+  if (!optimizer_traits(config.type).is_offered()) return "";
   // The gradients and states are small enough for eps to change the result. The parameter 0.75 is
   // large enough for weight decay to change it, and 3e-8 is small enough that no update is rounded
   // away.
@@ -193,7 +198,7 @@ std::string samples_text(const Config& config) {
 }
 
 /// Returns the values, besides its programs, that a run computes from a resolved config.
-std::string scalars(const Config& config) {
+std::string scalars_text(const Config& config) {
   return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
              "\n", samples_text(config), "\n");
 }
@@ -210,7 +215,7 @@ std::string adapter_text(const ModelDescription& model) {
 }
 
 /// Returns the programs of the first and the last rank.
-std::string programs(const Config& config) {
+std::string programs_text(const Config& config) {
   std::string text;
   for (const int64_t rank : {int64_t{0}, config.parallel.data * config.parallel.tensor - 1}) {
     const StepPlan plan = plan_steps(config, model(), static_cast<int>(rank));
@@ -226,8 +231,8 @@ std::string programs(const Config& config) {
 }
 
 /// Returns the resolved config; nothing if it is refused or cannot run yet.
-std::optional<ResolvedConfig> resolved(const Base& base,
-                                       const std::vector<std::string>& overrides) {
+std::optional<ResolvedConfig> try_resolve(const BaseConfig& base,
+                                          const std::vector<std::string>& overrides) {
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
   ResolvedConfig resolution = resolve(loaded.written, {.world_size = base.ranks});
@@ -241,15 +246,15 @@ struct Outcome {
   std::string scalars, programs;
 };
 
-const Outcome& outcome(const Base& base) {
+const Outcome& base_outcome(const BaseConfig& base) {
   static std::map<std::string, Outcome> known;
   const auto found = known.find(base.name);
   if (found != known.end()) return found->second;
-  std::optional<ResolvedConfig> plain = resolved(base, {});
+  std::optional<ResolvedConfig> plain = try_resolve(base, {});
   REQUIRE(plain.has_value());
   Outcome made{std::move(*plain), "", ""};
-  made.scalars = scalars(made.resolution.config);
-  made.programs = programs(made.resolution.config);
+  made.scalars = scalars_text(made.resolution.config);
+  made.programs = programs_text(made.resolution.config);
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
@@ -260,7 +265,7 @@ bool differs(const Field& field, const Outcome& before, const Config& after) try
   if (field.store) field.store(others, field.load(before.resolution.config));
   others.auto_keys = before.resolution.config.auto_keys;
   return effective_json(others) != effective_json(before.resolution.config) ||
-         scalars(after) != before.scalars || programs(after) != before.programs;
+         scalars_text(after) != before.scalars || programs_text(after) != before.programs;
 } catch (const Error& error) {
   if (error.code() != ExitCode::kUsage) throw;
   return false;
@@ -306,11 +311,11 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
 
 bool has_effect(const Field& field) {
   const bool kept = static_cast<bool>(field.load);
-  for (const Base& base : bases()) {
-    const Outcome& before = outcome(base);
+  for (const BaseConfig& base : base_configs()) {
+    const Outcome& before = base_outcome(base);
     const FieldValue now = kept ? field.load(before.resolution.config) : field.default_value;
     for (const std::string& value : other_values(field, now)) {
-      const auto changed = resolved(base, {cat(field.path(), "=", value)});
+      const auto changed = try_resolve(base, {cat(field.path(), "=", value)});
       if (changed && differs(field, before, changed->config)) return true;
     }
   }
@@ -454,7 +459,7 @@ std::string content(const std::string& path) {
 }
 
 /// Returns whether a run can use this key, which the reference documents as honored.
-bool runnable(const Field& field) {
+bool is_honored(const Field& field) {
   if (field.support != KeySupport::kApply) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
@@ -470,7 +475,7 @@ bool runnable(const Field& field) {
 TEST_CASE("every key documented as honored changes the resolved run") {
   std::string without;
   for (const Field& field : Schema::get().fields()) {
-    if (!runnable(field) || run_keys().contains(field.path())) continue;
+    if (!is_honored(field) || run_keys().contains(field.path())) continue;
     // The reference says "not yet" for keys whose values are all refused.
     if (unsupported_part(field.path()).empty() && !has_effect(field))
       without += field.path() + "\n";
@@ -491,9 +496,9 @@ TEST_CASE("each key in the list of run keys is read by the source line that the 
 }
 
 TEST_CASE("every base config is one that can run") {
-  for (const Base& base : bases()) {
+  for (const BaseConfig& base : base_configs()) {
     INFO(base.name);
-    CHECK(resolved(base, {}).has_value());
+    CHECK(try_resolve(base, {}).has_value());
   }
 }
 

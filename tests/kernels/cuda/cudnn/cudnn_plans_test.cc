@@ -65,8 +65,8 @@ EngineCount engines_of(const Device& device, const AttentionAttrs& attrs, const 
                  static_cast<int64_t>(text.size()), text.data());
   properties.finalize();
   const cuda::CudnnAttentionGraph made =
-      cuda::cudnn_attention_graph(api, attrs, part, tokens, backward);
-  const cuda::CudnnGraph::Engines found = made.graph.engines({.properties = &properties});
+      cuda::make_cudnn_attention_graph(api, attrs, part, tokens, backward);
+  const cuda::CudnnGraph::Engines found = made.graph.list_engines({.properties = &properties});
   EngineCount all{.engines = found.configs.size()};
   if (all.engines > 0)
     found.configs[0].get(cuda::CudnnAttribute::kEngineConfigWorkspaceBytes,
@@ -82,8 +82,8 @@ size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_
   return engines_of(device, attrs, part, rows * attrs.sequence_length, backward).engines;
 }
 
-AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t sequence_length,
-                     int64_t window = 0) {
+AttentionAttrs attention_attrs(int64_t heads, int64_t kv_heads, int64_t head_size,
+                               int64_t sequence_length, int64_t window = 0) {
   return {heads, kv_heads, head_size, sequence_length, 0.1, window};
 }
 
@@ -92,9 +92,11 @@ TEST_CASE(
     "directions") {
   for (const Device& device : {kHopper, kAmpere, kAda})
     for (const AttentionAttrs& attrs :
-         {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096),
-          shape(32, 8, 128, 4096, 1024), shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16),
-          shape(2, 1, 8, 2), shape(8, 4, 256, 4096), shape(32, 8, 128, 32768)})
+         {attention_attrs(9, 3, 64, 2048), attention_attrs(32, 8, 128, 4096),
+          attention_attrs(32, 32, 128, 4096), attention_attrs(32, 8, 128, 4096, 1024),
+          attention_attrs(4, 4, 80, 100), attention_attrs(4, 2, 40, 77, 16),
+          attention_attrs(2, 1, 8, 2), attention_attrs(8, 4, 256, 4096),
+          attention_attrs(32, 8, 128, 32768)})
       for (const int64_t rows : {1, 2})
         for (const bool documents : {false, true}) {
           const int64_t tokens = rows * attrs.sequence_length;
@@ -121,12 +123,12 @@ TEST_CASE(
     AttentionAttrs attrs;
     int64_t rows, sequences, kv_heads;
   };
-  for (const Case& c : std::vector<Case>{{shape(9, 3, 64, 2048), 8, 8, 3},
-                                         {shape(32, 8, 128, 4096), 1, 1, 8},
-                                         {shape(32, 8, 128, 4096), 4, 1, 8},
-                                         {shape(32, 8, 128, 8192), 2, 1, 2},
-                                         {shape(32, 8, 128, 32768), 1, 1, 1},
-                                         {shape(4, 2, 64, 8191), 3, 3, 2}}) {
+  for (const Case& c : std::vector<Case>{{attention_attrs(9, 3, 64, 2048), 8, 8, 3},
+                                         {attention_attrs(32, 8, 128, 4096), 1, 1, 8},
+                                         {attention_attrs(32, 8, 128, 4096), 4, 1, 8},
+                                         {attention_attrs(32, 8, 128, 8192), 2, 1, 2},
+                                         {attention_attrs(32, 8, 128, 32768), 1, 1, 1},
+                                         {attention_attrs(4, 2, 64, 8191), 3, 3, 2}}) {
     CAPTURE(c.attrs.sequence_length, c.rows);
     const std::vector<CudnnPart> parts =
         cudnn_parts(c.attrs, c.rows * c.attrs.sequence_length, false);
@@ -134,7 +136,7 @@ TEST_CASE(
     REQUIRE(parts[0].sequences == c.sequences);
     REQUIRE(parts[0].kv_heads == c.kv_heads);
   }
-  const AttentionAttrs whole = shape(32, 8, 128, 32768);
+  const AttentionAttrs whole = attention_attrs(32, 8, 128, 32768);
   REQUIRE(cudnn_workspace_bytes(whole, cudnn_parts(whole, 32768, false)[0]) ==
           (int64_t{8} << 30) + (int64_t{64} << 20));
   REQUIRE(cuda::cudnn_supports(info_of(kHopper), whole, DType::kBF16, 32768, false));
@@ -143,9 +145,9 @@ TEST_CASE(
 
 TEST_CASE(
     "cudnn plans: shapes that the table leaves out because of their head size have no engine") {
-  REQUIRE(engines_of_rows(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
-  REQUIRE(engines_of_rows(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
-  const AttentionAttrs attrs = shape(32, 8, 128, 4096);
+  REQUIRE(engines_of_rows(kAmpere, attention_attrs(8, 4, 256, 4096), 1, true) == 0);
+  REQUIRE(engines_of_rows(kHopper, attention_attrs(8, 4, 264, 4096), 1, true) == 0);
+  const AttentionAttrs attrs = attention_attrs(32, 8, 128, 4096);
   REQUIRE(engines_of(kAmpere, attrs, cudnn_parts(attrs, 4096, true)[0], 4096, true).engines == 0);
 }
 
@@ -255,7 +257,7 @@ static_assert(same_value(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
 #endif
 
 /// Returns why cuDNN cannot be used here; "" if it can.
-std::string missing() {
+std::string cudnn_refusal() {
   if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr)
     return cat("no driver's library, nor a toolkit's: ", ::dlerror());
   try {
@@ -273,7 +275,7 @@ std::string missing() {
 constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {
-  if (const std::string why = ftrun::missing(); !why.empty()) {
+  if (const std::string why = ftrun::cudnn_refusal(); !why.empty()) {
     std::cout << "skipped: " << why << "\n";
     return kSkipped;
   }

@@ -77,7 +77,7 @@ int refuse(const std::string& why, int status = kBadParameter) {
   return status;
 }
 
-Descriptor& as(void* raw) {
+Descriptor& descriptor_at(void* raw) {
   return *static_cast<Descriptor*>(raw);
 }
 
@@ -97,7 +97,7 @@ int64_t element_bytes(CudnnElement element) {
 }
 
 /// Lists the attributes that must be set before a descriptor can be finalized.
-std::vector<CudnnAttribute> needed(CudnnKind kind) {
+std::vector<CudnnAttribute> required_attributes(CudnnKind kind) {
   using A = CudnnAttribute;
   switch (kind) {
     case CudnnKind::kTensor:
@@ -137,20 +137,20 @@ int create_descriptor(int kind, void** made) {
 }
 
 int destroy_descriptor(void* raw) {
-  delete &as(raw);
+  delete &descriptor_at(raw);
   --cudnn().descriptors;
   return 0;
 }
 
 int set_attribute(void* raw, int name, int element, int64_t count, const void* elements) {
-  if (as(raw).finished) return refuse("a finished descriptor does not change");
+  if (descriptor_at(raw).finished) return refuse("a finished descriptor does not change");
   const auto type = static_cast<CudnnElement>(element);
   const auto* bytes = static_cast<const std::byte*>(elements);
   if (type == CudnnElement::kDescriptor)
     for (int64_t i = 0; i < count; ++i)
       if (!(*static_cast<Descriptor* const*>(static_cast<const void*>(bytes + 8 * i)))->finished)
         return refuse("a descriptor is finished before others refer to it");
-  as(raw).values[static_cast<CudnnAttribute>(name)] = {
+  descriptor_at(raw).values[static_cast<CudnnAttribute>(name)] = {
       type, count, {bytes, bytes + count * element_bytes(type)}};
   return 0;
 }
@@ -168,8 +168,8 @@ std::vector<const Descriptor*> tensors_of(const Descriptor& operation) {
 }
 
 int finalize(void* raw) {
-  Descriptor& made = as(raw);
-  for (const CudnnAttribute name : needed(made.kind))
+  Descriptor& made = descriptor_at(raw);
+  for (const CudnnAttribute name : required_attributes(made.kind))
     if (!made.has(name)) return refuse(cat("attribute ", static_cast<int>(name), " is missing"));
   if (made.kind == CudnnKind::kPlan) {
     made.engine = made.at(CudnnAttribute::kPlanEngineConfig).engine;
@@ -184,19 +184,19 @@ int finalize(void* raw) {
 }
 
 int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* elements) {
-  const Descriptor& of = as(raw);
+  const Descriptor& of = descriptor_at(raw);
   switch (static_cast<CudnnAttribute>(name)) {
     case CudnnAttribute::kHeuristicsResults:
       *count = static_cast<int64_t>(cudnn().engines.size());
       for (int64_t i = 0; i < std::min(room, *count); ++i) {
-        Descriptor& config = as(static_cast<void**>(elements)[i]);
+        Descriptor& config = descriptor_at(static_cast<void**>(elements)[i]);
         config.engine = static_cast<size_t>(i);
         config.graph = &of.at(CudnnAttribute::kHeuristicsGraph);
         config.finished = true;
       }
       return 0;
     case CudnnAttribute::kEngineConfigEngine:
-      as(*static_cast<void**>(elements)).engine = of.engine;
+      descriptor_at(*static_cast<void**>(elements)).engine = of.engine;
       *count = 1;
       return 0;
     case CudnnAttribute::kEngineNumericalNotes: {
@@ -504,11 +504,11 @@ int check_pack(const Descriptor& graph, const Descriptor& pack) {
 }
 
 int execute(void*, void* plan, void* pack) {
-  const Descriptor& graph = *as(plan).graph;
+  const Descriptor& graph = *descriptor_at(plan).graph;
   if (cudnn().execution != 0) return refuse("the emulator was told to", cudnn().execution);
-  if (const int status = check_pack(graph, as(pack)); status != 0) return status;
-  cudnn().engine = as(plan).engine;
-  Run run(graph, as(pack));
+  if (const int status = check_pack(graph, descriptor_at(pack)); status != 0) return status;
+  cudnn().engine = descriptor_at(plan).engine;
+  Run run(graph, descriptor_at(pack));
   for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations); ++i)
     run.run(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i)));
   return 0;

@@ -117,16 +117,17 @@ TEST_CASE("cuda runtime: events that no host waits for interrupt no host") {
   REQUIRE(emulator::runtime().event_flags == cudaEventDefault);
 }
 
-testing::Operand given(testing::Array array) {
+testing::Operand activation_operand(testing::Array array) {
   return testing::Operand::activation(std::move(array));
 }
 
 /// Returns how many kernels compute the gradients of a norm of 9 rows.
 int64_t norm_launches(int64_t width, bool together) {
   testing::Array rstd = testing::random_array({9}, 1);
-  const std::vector<testing::Operand> in{
-      given(testing::random_array({9, width}, 2)), given(testing::random_array({9, width}, 3)),
-      testing::Operand::random_floats(rstd), given(testing::random_array({width}, 4))};
+  const std::vector<testing::Operand> in{activation_operand(testing::random_array({9, width}, 2)),
+                                         activation_operand(testing::random_array({9, width}, 3)),
+                                         testing::Operand::random_floats(rstd),
+                                         activation_operand(testing::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;
   testing::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
@@ -154,8 +155,8 @@ TEST_CASE(
   const testing::OperationCase c{
       OpKind::kLinearCrossEntropy,
       CrossEntropyAttrs{true, 64},
-      {given(testing::random_array({128, 64}, 1)), given(testing::random_array({133, 64}, 2)),
-       testing::Operand::tokens(labels)},
+      {activation_operand(testing::random_array({128, 64}, 1)),
+       activation_operand(testing::random_array({133, 64}, 2)), testing::Operand::tokens(labels)},
       {testing::Operand::loss(0.0, 0.0), testing::Operand::out({128, 64}),
        testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
@@ -174,7 +175,8 @@ testing::OperationCase hot_row_case(int64_t width) {
   const auto count = static_cast<int64_t>(tokens.size());
   return {OpKind::kEmbedWgrad,
           NoAttrs{},
-          {testing::Operand::tokens(tokens), given(testing::random_array({count, width}, 2))},
+          {testing::Operand::tokens(tokens),
+           activation_operand(testing::random_array({count, width}, 2))},
           {testing::Operand::gradient(std::vector<int64_t>{40, width})}};
 }
 

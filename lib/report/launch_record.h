@@ -22,9 +22,9 @@ struct LaunchId {
   /// The value of FTRUN_SUPERVISOR in the launch's ranks: the id of the process that started them.
   int64_t supervisor = 0;
   /// The time when the ranks were first started, in seconds since 1970.
-  int64_t started = 0;
+  int64_t first_start_seconds = 0;
   /// The time of the latest start of the ranks, and the ranks of that start.
-  int64_t attempt = 0;
+  int64_t latest_start_seconds = 0;
   RanksOfStart ranks = {};
 };
 
@@ -52,8 +52,8 @@ class LaunchRecord {
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
   LaunchRecord(std::string path, const LaunchId& launch, FileSystem& files = posix_files());
 
-  /// Records that the ranks are restarted, at the time `attempt` (seconds since 1970).
-  void record_start(int64_t attempt, const RanksOfStart& ranks);
+  /// Records that the ranks are restarted, at the time `start_seconds` (since 1970).
+  void record_start(int64_t start_seconds, const RanksOfStart& ranks);
   /// Writes the failure to run.json if the launch has written that file. A disk error is only
   /// logged, because the disk may be what made the run fail.
   void record_failure(const FailedRun& failure);

@@ -1,4 +1,4 @@
-#include "report/outcome.h"
+#include "report/launch_record.h"
 
 #include "base/error.h"
 #include "base/launch_variables.h"
@@ -8,12 +8,12 @@
 namespace ftrun {
 namespace {
 
-bool is_of(const RunManifest& manifest, const LaunchId& launch) {
+bool is_of_launch(const RunManifest& manifest, const LaunchId& launch) {
   const auto supervisor = manifest.environment.find(launch_variables::kSupervisor);
   // Texts of utc_text() sort in the order of their times.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
-         manifest.started >= utc_text(launch.started);
+         manifest.start_time >= utc_text(launch.first_start_seconds);
 }
 
 /// Removes the remedy from a message. A manifest records only what happened; the terminal has shown
@@ -25,14 +25,14 @@ std::string without_remedy(const std::string& message) {
 /// Records a restart whose ranks failed before they trained a step.
 void record_failed_start(RunManifest& manifest, const LaunchId& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
-  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,
-                               step, step, launch.ranks});
+  manifest.restarts.push_back({utc_text(launch.latest_start_seconds), manifest.exit_reason,
+                               manifest.exit_rank, step, step, launch.ranks});
 }
 
 }  // namespace
 
 bool wrote_manifest(const std::string& path, const LaunchId& launch) {
-  return posix_files().exists(path) && is_of(read_manifest(path), launch);
+  return posix_files().exists(path) && is_of_launch(read_manifest(path), launch);
 }
 
 bool torchrun_wrote_manifest(const std::string& path, const std::string& launch) {
@@ -46,14 +46,14 @@ bool record_failure(const std::string& path, const LaunchId& launch, const Faile
                     FileSystem& files) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
-  if (!is_of(manifest, launch)) return false;
-  if (manifest.started < utc_text(launch.attempt) && manifest.exit_code)
+  if (!is_of_launch(manifest, launch)) return false;
+  if (manifest.start_time < utc_text(launch.latest_start_seconds) && manifest.exit_code)
     record_failed_start(manifest, launch);
   manifest.exit_code = failure.exit_code;
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;
-  if (manifest.ended.empty() || manifest.started < utc_text(launch.attempt))
-    manifest.ended = utc_now();
+  if (manifest.end_time.empty() || manifest.start_time < utc_text(launch.latest_start_seconds))
+    manifest.end_time = utc_now();
   write_file_atomic(files, path, manifest_text(manifest));
   return true;
 }
@@ -61,8 +61,8 @@ bool record_failure(const std::string& path, const LaunchId& launch, const Faile
 LaunchRecord::LaunchRecord(std::string path, const LaunchId& launch, FileSystem& files)
     : path_(std::move(path)), launch_(launch), files_(files) {}
 
-void LaunchRecord::record_start(int64_t attempt, const RanksOfStart& ranks) {
-  launch_.attempt = attempt;
+void LaunchRecord::record_start(int64_t start_seconds, const RanksOfStart& ranks) {
+  launch_.latest_start_seconds = start_seconds;
   launch_.ranks = ranks;
 }
 

@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-CheckpointEntry entry_of(const std::string& folder, int64_t step) {
+CheckpointEntry read_entry(const std::string& folder, int64_t step) {
   CheckpointEntry entry{folder, step, -1, ""};
   try {
     entry.serial = Checkpoint(folder).manifest().serial;
@@ -24,7 +24,7 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
 
 /// Returns the first problem in this rank's share of the files or, on rank 0, an incomplete state;
 /// "" if there is none.
-std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
+std::string find_problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
     if (group.rank == 0) checkpoint.check_complete();
@@ -39,12 +39,13 @@ std::string problem_in_share(const std::string& folder, const CheckpointGroup& g
 }
 
 /// Returns the first problem that any rank found, "" if there is none. Collective.
-std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
+std::string find_problem(const std::string& folder, const CheckpointGroup& group) {
   const auto problems = run_on_all_ranks(group, cat("verifying ", folder),
-                                         [&] { return problem_in_share(folder, group); });
-  const auto bad = std::find_if(problems.begin(), problems.end(),
-                                [](const std::string& problem) { return !problem.empty(); });
-  return bad == problems.end() ? "" : *bad;
+                                         [&] { return find_problem_in_share(folder, group); });
+  const auto first_problem =
+      std::find_if(problems.begin(), problems.end(),
+                   [](const std::string& problem) { return !problem.empty(); });
+  return first_problem == problems.end() ? "" : *first_problem;
 }
 
 /// Returns the folders' names as rank 0 lists them, so that all ranks try the same folders in the
@@ -62,29 +63,29 @@ std::vector<std::string> agree_on_folders(const std::string& root, std::optional
   return texts[0].empty() ? std::vector<std::string>{} : split(texts[0], '\n');
 }
 
-void warn_about_latest(const std::string& root, const std::string& chosen) {
+void warn_about_latest(const std::string& root, const std::string& chosen_folder) {
   std::error_code error;
   const std::string path = root + "/latest";
   if (!fs::exists(path, error)) return;
-  const std::string recorded = read_file(path);
-  if (recorded != chosen)
-    log_warning(
-        cat(path, ": names ", printable(recorded), "; the newest good checkpoint is ", chosen));
+  const std::string latest_folder = read_file(path);
+  if (latest_folder != chosen_folder)
+    log_warning(cat(path, ": names ", printable_text(latest_folder),
+                    "; the newest good checkpoint is ", chosen_folder));
 }
 
 /// Warns on rank 0 if `latest` names another checkpoint. Collective: if rank 0 fails, no rank
 /// continues. Only rank 0's `step` counts: after a restart the ranks of another node may have a
 /// different one.
-void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
-                    const CheckpointGroup& group) {
-  run_on_all_ranks(group, cat("resuming from ", chosen), [&]() -> std::string {
-    if (group.rank == 0 && !step) warn_about_latest(root, chosen);
+void check_latest(const std::string& root, const std::string& chosen_folder,
+                  std::optional<int64_t> step, const CheckpointGroup& group) {
+  run_on_all_ranks(group, cat("resuming from ", chosen_folder), [&]() -> std::string {
+    if (group.rank == 0 && !step) warn_about_latest(root, chosen_folder);
     return "";
   });
 }
 
 /// Lists the steps that a run can resume from: "2, 4, 6".
-std::string saved_steps(const std::string& root) {
+std::string saved_steps_text(const std::string& root) {
   std::vector<int64_t> steps;
   for (const CheckpointEntry& entry : list_checkpoints(root))
     if (entry.problem.empty()) steps.push_back(entry.step);
@@ -93,13 +94,13 @@ std::string saved_steps(const std::string& root) {
 }
 
 /// Refuses a step that was never saved or has been removed since.
-void refuse_absent(const std::string& root, int64_t step) {
+void refuse_absent_step(const std::string& root, int64_t step) {
   std::error_code error;
-  const std::string saved = saved_steps(root);
-  if (saved.empty() || fs::exists(fs::path(root) / step_folder_name(step), error)) return;
-  throw Error(
-      ExitCode::kBadInput, cat(root, ": holds no checkpoint of step ", step),
-      cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
+  const std::string saved_steps = saved_steps_text(root);
+  if (saved_steps.empty() || fs::exists(fs::path(root) / step_folder_name(step), error)) return;
+  throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint of step ", step),
+              cat("give one of the saved steps: ", saved_steps,
+                  "; or --resume auto for the newest good one"));
 }
 
 [[noreturn]] void refuse_without_good_checkpoint(const std::string& root,
@@ -108,7 +109,7 @@ void refuse_absent(const std::string& root, int64_t step) {
   if (problems.empty())
     throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
                 "start without --resume, or give the output_dir of the run to continue");
-  if (step) refuse_absent(root, *step);
+  if (step) refuse_absent_step(root, *step);
   throw Error(ExitCode::kBadInput,
               cat(step ? "the checkpoint cannot be used: " : "no checkpoint can be used: ",
                   join(problems, "\n  ")),
@@ -124,7 +125,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
   std::vector<CheckpointEntry> entries;
   for (const std::string& name : posix_files().list(root)) {
     const auto step = step_of_folder(name);
-    if (step) entries.push_back(entry_of((fs::path(root) / name).string(), *step));
+    if (step) entries.push_back(read_entry((fs::path(root) / name).string(), *step));
   }
   std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
     return std::pair(a.serial, a.step) > std::pair(b.serial, b.step);
@@ -137,9 +138,9 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
   std::vector<std::string> problems;
   for (const std::string& name : agree_on_folders(root, step, group)) {
     const std::string folder = (fs::path(root) / name).string();
-    const std::string problem = problem_in(folder, group);
+    const std::string problem = find_problem(folder, group);
     if (problem.empty()) {
-      compare_latest(root, name, step, group);
+      check_latest(root, name, step, group);
       return folder;
     }
     problems.push_back(problem);

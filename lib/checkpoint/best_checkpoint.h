@@ -21,10 +21,10 @@ struct BestCheckpoint {
 inline constexpr const char* kBestFile = "best";
 
 /// Replaces the record below `root` atomically.
-void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best);
+void write_best_record(FileSystem& files, const std::string& root, const BestCheckpoint& best);
 /// Reads the best checkpoint; nothing if there is none, or if its value is not finite. Throws
 /// Error(kBadInput) if the record cannot be read.
-std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root);
-void remove_best(FileSystem& files, const std::string& root);
+std::optional<BestCheckpoint> read_best_record(FileSystem& files, const std::string& root);
+void remove_best_record(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "sim/check_world.h"
+#include "sim/program_checker.h"
 
 #include <algorithm>
 #include <array>
@@ -29,7 +29,7 @@ std::string instr_text(const Program& program, size_t at) {
   return numbered_instr_text(program, static_cast<InstrId>(at));
 }
 
-std::string count_of(size_t count, std::string_view noun) {
+std::string counted_noun(size_t count, std::string_view noun) {
   return count_text(static_cast<int64_t>(count), noun);
 }
 
@@ -41,13 +41,13 @@ std::string quoted_name(const Program& program, BufferId buffer) {
 /// Returns whether every range lies within its buffer, and every collective has a range. The other
 /// checks rely on this.
 bool check_ranges(const Program& program, Faults& faults) {
-  bool sound = true;
+  bool all_sound = true;
   const auto refuse = [&](const std::string& fault) {
     faults.push_back(fault);
-    sound = false;
+    all_sound = false;
   };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const auto inside = [&](const BufferRange& range) {
+    const auto check_range = [&](const BufferRange& range) {
       if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
         return refuse(cat(instr_text(program, i), " touches buffer ", range.buffer,
                           ", but there are ", program.buffers.size()));
@@ -57,10 +57,10 @@ bool check_ranges(const Program& program, Faults& faults) {
                    " of ", buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
-    for (const BufferRange& range : instr.reads) inside(range);
-    for (const BufferRange& range : instr.writes) inside(range);
+    for (const BufferRange& range : instr.reads) check_range(range);
+    for (const BufferRange& range : instr.writes) check_range(range);
     if (instr.runs_ops())
-      for (const Binding& binding : instr.ops().bindings) inside(binding.range);
+      for (const Binding& binding : instr.ops().bindings) check_range(binding.range);
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
       refuse(cat(instr_text(program, i), " runs over group ", instr.group(), ", but there are ",
                  program.groups.size()));
@@ -69,13 +69,13 @@ bool check_ranges(const Program& program, Faults& faults) {
     if (instr.is_transfer() &&
         (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
       refuse(cat(instr_text(program, i), " is a transfer of ",
-                 count_of(instr.reads.size() + instr.writes.size(), "range")));
+                 counted_noun(instr.reads.size() + instr.writes.size(), "range")));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(instr_text(program, i), " is a collective of ",
-                 count_of(instr.reads.size(), "range"), " into ", instr.writes.size()));
+                 counted_noun(instr.reads.size(), "range"), " into ", instr.writes.size()));
   }
-  return sound;
+  return all_sound;
 }
 
 /// WrittenBytes are the bytes of one buffer that were written: begin and end of intervals that do
@@ -98,7 +98,7 @@ class WrittenBytes {
     *first = {begin, end};
     intervals_.erase(std::next(first), last);
   }
-  bool contain(int64_t begin, int64_t end) {
+  bool contains(int64_t begin, int64_t end) {
     const auto next = first_beginning_after(begin);
     return begin >= end || (next != intervals_.begin() && std::prev(next)->second >= end);
   }
@@ -125,8 +125,8 @@ void check_written_before_read(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto reads = [&](const BufferRange& range) {
-      if (!written[static_cast<size_t>(range.buffer)].contain(range.offset,
-                                                              range.offset + range.bytes))
+      if (!written[static_cast<size_t>(range.buffer)].contains(range.offset,
+                                                               range.offset + range.bytes))
         faults.push_back(cat(instr_text(program, i), " reads bytes ", range.offset, "+",
                              range.bytes, " of ", program.at(range.buffer).name,
                              " before they are written"));
@@ -157,7 +157,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
                                                            : 1;
   if (is_counted && instr.reads.size() != 2)
     return faults.push_back(cat(instr_text(program, at), " moves rows and counts, but has ",
-                                count_of(instr.reads.size(), "range")));
+                                counted_noun(instr.reads.size(), "range")));
   if (instr.kind == InstrKind::kShift &&
       (instr.communication().shift < 1 || instr.communication().shift >= ranks))
     faults.push_back(cat(instr_text(program, at), " shifts by ", instr.communication().shift,
@@ -256,8 +256,8 @@ bool is_covered(const BufferRange& range, const std::vector<BufferRange>& cover)
 }
 
 /// Returns the ranges of which `cover` does not hold every byte, each as a whole.
-std::vector<BufferRange> uncovered(const std::vector<BufferRange>& ranges,
-                                   const std::vector<BufferRange>& cover) {
+std::vector<BufferRange> find_uncovered(const std::vector<BufferRange>& ranges,
+                                        const std::vector<BufferRange>& cover) {
   std::vector<BufferRange> left;
   for (const BufferRange& range : ranges)
     if (!is_covered(range, cover)) left.push_back(range);
@@ -272,29 +272,31 @@ void check_bindings(const Program& program, size_t at, Faults& faults) {
   for (const Binding& binding : instr.ops().bindings) bound.push_back(binding.range);
   std::vector<BufferRange> touched = instr.reads;
   touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
-  for (const BufferRange& range : uncovered(bound, touched))
+  for (const BufferRange& range : find_uncovered(bound, touched))
     faults.push_back(cat(instr_text(program, at), " is bound to bytes ", range.offset, "+",
                          range.bytes, " of ", program.at(range.buffer).name,
                          ", which it does not touch"));
-  for (const BufferRange& range : uncovered(touched, bound))
+  for (const BufferRange& range : find_uncovered(touched, bound))
     faults.push_back(cat(instr_text(program, at), " touches bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, ", which it is not bound to"));
 }
 
 /// Checks that an instruction of a layer writes all gradients that it reads: it may read them only
-/// to add to them. `made` collects the gradient buffers that such instructions have written.
-void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Faults& faults) {
+/// to add to them. `written_gradients` collects the gradient buffers that such instructions have
+/// written.
+void check_sums(const Program& program, size_t at, std::set<BufferId>& written_gradients,
+                Faults& faults) {
   const Instr& instr = program.instrs[at];
   std::vector<BufferRange> gradients;
   for (const BufferRange& range : instr.reads)
-    if (made.contains(range.buffer)) gradients.push_back(range);
-  for (const BufferRange& range : uncovered(gradients, instr.writes))
+    if (written_gradients.contains(range.buffer)) gradients.push_back(range);
+  for (const BufferRange& range : find_uncovered(gradients, instr.writes))
     faults.push_back(cat(instr_text(program, at), " reads bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, " and does not add to them"));
   for (const BufferRange& range : instr.writes) {
     const Category category = program.at(range.buffer).category;
     if (category == Category::kGradients || category == Category::kBuckets)
-      made.insert(range.buffer);
+      written_gradients.insert(range.buffer);
   }
 }
 
@@ -313,7 +315,7 @@ bool have_elements(const Program& program, const Instr& instr,
 /// Returns whether an update is sound: it writes the weights and states to the ranges from which it
 /// reads them.
 bool is_sound_update(const Program& program, const Instr& instr) {
-  const std::optional<UpdateOperands> operands = update_operands(program, instr);
+  const std::optional<UpdateOperands> operands = decode_update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
   return have_elements(program, instr, instr.writes) &&
          std::equal(operands->updated.begin(), operands->updated.end(), instr.writes.begin());
@@ -321,7 +323,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
 
 /// Returns whether a kComputeScales is sound: it writes exactly the new scales that it reads.
 bool is_sound_scale_computation(const Program& program, const Instr& instr) {
-  const std::optional<UpdateOperands> operands = update_operands(program, instr);
+  const std::optional<UpdateOperands> operands = decode_update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
   return have_elements(program, instr, operands->updated) &&
          has_elements(program, instr, operands->gradient) &&
@@ -422,23 +424,24 @@ bool has_its_form(const Program& program, const Instr& instr) {
 }
 
 void check_forms(const Program& program, Faults& faults) {
-  std::set<BufferId> made;
+  std::set<BufferId> written_gradients;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!has_its_form(program, instr))
       faults.push_back(cat(instr_text(program, i), " on the ", lane_name(instr.lane),
-                           " lane reads ", count_of(instr.reads.size(), "range"), " and writes ",
-                           instr.writes.size(), ", a form that its kind does not allow"));
+                           " lane reads ", counted_noun(instr.reads.size(), "range"),
+                           " and writes ", instr.writes.size(),
+                           ", a form that its kind does not allow"));
     else if (instr.is_collective())
       is_exchange(collective_kind(instr.kind)) ? check_moved_blocks(program, i, faults)
                                                : check_gathered_parts(program, i, faults);
     if (!instr.runs_ops()) continue;
     check_bindings(program, i, faults);
-    check_sums(program, i, made, faults);
+    check_sums(program, i, written_gradients, faults);
   }
 }
 
-bool touches_together(const Instr& a, const Instr& b) {
+bool conflicts(const Instr& a, const Instr& b) {
   const auto overlap = [](const std::vector<BufferRange>& x, const std::vector<BufferRange>& y) {
     for (const BufferRange& p : x)
       for (const BufferRange& q : y)
@@ -458,13 +461,13 @@ void check_waits(const Program& program, Faults& faults) {
 
 /// Checks that no instruction that runs only in finite steps can start before the decision is
 /// known.
-void check_decision(const Program& program, const LaneClocks& known, Faults& faults) {
+void check_decision(const Program& program, const LaneClocks& clocks, Faults& faults) {
   InstrId decision = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(i);
     if (!instr.if_finite) continue;
-    if (decision < 0 || known[i][static_cast<size_t>(Lane::kCompute)] < decision)
+    if (decision < 0 || clocks[i][static_cast<size_t>(Lane::kCompute)] < decision)
       faults.push_back(cat(instr_text(program, i),
                            " runs only if the step is finite, but does not wait for the decision"));
   }
@@ -479,29 +482,29 @@ void list_buffers(const Instr& instr, std::vector<BufferId>& buffers) {
   buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
 }
 
-void check_order(const Program& program, const LaneClocks& known, Faults& faults) {
+void check_order(const Program& program, const LaneClocks& clocks, Faults& faults) {
   check_waits(program, faults);
-  check_decision(program, known, faults);
+  check_decision(program, clocks, faults);
   // Instructions are listed by the buffer that they touch and by lane: only instructions of one
   // buffer can conflict, and those before a known completed instruction of a lane need no second
   // check.
   std::vector<LaneMap<std::vector<size_t>>> touching(program.buffers.size());
-  std::vector<BufferId> mine;
+  std::vector<BufferId> touched_buffers;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    list_buffers(instr, mine);
+    list_buffers(instr, touched_buffers);
     std::set<size_t> unordered;
-    for (const BufferId buffer : mine) {
+    for (const BufferId buffer : touched_buffers) {
       LaneMap<std::vector<size_t>>& instrs = touching[static_cast<size_t>(buffer)];
       for (const auto& [lane, earlier] : instrs) {
         if (lane == instr.lane) continue;
-        const InstrId done = known[i][static_cast<size_t>(lane)];
+        const InstrId done = clocks[i][static_cast<size_t>(lane)];
         for (auto j = earlier.rbegin(); j != earlier.rend(); ++j) {
           if (static_cast<InstrId>(*j) <= done) break;
-          if (touches_together(instr, program.instrs[*j])) unordered.insert(*j);
+          if (conflicts(instr, program.instrs[*j])) unordered.insert(*j);
         }
       }
-      instrs.of(instr.lane).push_back(i);
+      instrs[instr.lane].push_back(i);
     }
     for (const size_t j : unordered)
       faults.push_back(cat(instr_text(program, i), " does not wait for ", instr_text(program, j),
@@ -523,14 +526,14 @@ class BuffersInUse {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});
       ends_.erase(ends_.begin());
     }
-    std::vector<size_t> meets;
+    std::vector<size_t> overlapping;
     const auto here = by_offset_.emplace(offset(id), id).first;
     if (here != by_offset_.begin() && end(std::prev(here)->second) > offset(id))
-      meets.push_back(std::prev(here)->second);
+      overlapping.push_back(std::prev(here)->second);
     for (auto next = std::next(here); next != by_offset_.end() && next->first < end(id); ++next)
-      meets.push_back(next->second);
+      overlapping.push_back(next->second);
     ends_.emplace(lifetimes_[id].last, id);
-    return meets;
+    return overlapping;
   }
 
  private:
@@ -543,14 +546,14 @@ class BuffersInUse {
   std::set<std::pair<int64_t, size_t>> ends_;
 };
 
-void check_arena(const Program& program, const LaneClocks& known, Faults& faults) {
-  const std::vector<StorageRequest> lifetimes = buffer_lifetimes(program, known);
+void check_arena(const Program& program, const LaneClocks& clocks, Faults& faults) {
+  const std::vector<StorageRequest> lifetimes = compute_buffer_lifetimes(program, clocks);
   std::vector<size_t> order;
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (buffer.persistent_kind || lifetimes[b].first > lifetimes[b].last) continue;
     if (buffer.arena_offset < 0 ||
-        buffer.arena_offset + buffer.bytes > program.arena(arena_of(buffer)))
+        buffer.arena_offset + buffer.bytes > program.bytes_of_arena(arena_of(buffer)))
       faults.push_back(cat("buffer ", buffer.name, " lies outside the arena"));
     if (buffer.bytes > 0) order.push_back(b);
   }
@@ -567,16 +570,16 @@ void check_arena(const Program& program, const LaneClocks& known, Faults& faults
 }
 
 /// Checks that nothing overwrites the result once it is written. This does not rely on
-/// buffer_lifetimes(), which the placement of buffers relies on.
+/// compute_buffer_lifetimes(), which the placement of buffers relies on.
 void check_result(const Program& program, Faults& faults) {
-  const BufferId result = find_result(program);
+  const BufferId result = find_result_buffer(program);
   if (result < 0) return;
-  bool made = false;
+  bool is_written = false;
   for (size_t i = 0; i < program.instrs.size(); ++i)
     for (const BufferRange& range : program.instrs[i].writes) {
       if (range.buffer == result)
-        made = true;
-      else if (made && share_bytes(program, range, program.full_range(result)))
+        is_written = true;
+      else if (is_written && share_bytes(program, range, program.full_range(result)))
         faults.push_back(
             cat(instr_text(program, i), " writes over the result ", program.at(result).name));
     }
@@ -607,9 +610,9 @@ bool check_program(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);
   check_written_before_read(program, faults);
-  const LaneClocks known = vector_clocks(program);
-  check_order(program, known, faults);
-  check_arena(program, known, faults);
+  const LaneClocks clocks = compute_vector_clocks(program);
+  check_order(program, clocks, faults);
+  check_arena(program, clocks, faults);
   check_result(program, faults);
   check_disk_requests(program, faults);
   return true;
@@ -617,7 +620,7 @@ bool check_program(const Program& program, Faults& faults) {
 
 }  // namespace
 
-std::vector<std::string> check_world(const World& world) {
+std::vector<std::string> find_program_faults(const World& world) {
   Faults faults;
   std::vector<RankProgram> first(world.programs.size());
   for (const World::Rank& rank : world.ranks) {

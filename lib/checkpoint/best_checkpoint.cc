@@ -1,4 +1,4 @@
-#include "checkpoint/best.h"
+#include "checkpoint/best_checkpoint.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,21 +11,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxBestBytes = 4096;
 
-std::string path_of(const std::string& root) {
+std::string record_path(const std::string& root) {
   return root + "/" + kBestFile;
 }
 
 }  // namespace
 
-void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best) {
+void write_best_record(FileSystem& files, const std::string& root, const BestCheckpoint& best) {
   const Json json{
       {"checkpoint", step_folder_name(best.step)}, {"metric", best.metric}, {"value", best.value}};
-  write_file_atomic(files, path_of(root),
+  write_file_atomic(files, record_path(root),
                     json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root) {
-  const std::string path = path_of(root);
+std::optional<BestCheckpoint> read_best_record(FileSystem& files, const std::string& root) {
+  const std::string path = record_path(root);
   if (!files.exists(path)) return std::nullopt;
   const Json json =
       Json::parse(read_file(path, kMaxBestBytes), nullptr, /*allow_exceptions=*/false);
@@ -44,8 +44,8 @@ std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& ro
   return BestCheckpoint{*step, json["metric"].get<std::string>(), json["value"].get<double>()};
 }
 
-void remove_best(FileSystem& files, const std::string& root) {
-  files.remove_all(path_of(root));
+void remove_best_record(FileSystem& files, const std::string& root) {
+  files.remove_all(record_path(root));
 }
 
 }  // namespace ftrun

@@ -23,6 +23,6 @@ namespace ftrun {
 /// * Disk requests that start early share no bytes with the one before them.
 /// * Waits point backwards.
 /// Returns a sentence for each fault, with the rank if there are several programs.
-std::vector<std::string> check_world(const World& world);
+std::vector<std::string> find_program_faults(const World& world);
 
 }  // namespace ftrun
