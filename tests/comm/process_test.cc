@@ -242,8 +242,10 @@ TEST_CASE(
     ::kill(ranks.pid(0), SIGSTOP);
     std::this_thread::sleep_for(5s);
     ::kill(ranks.pid(0), SIGCONT);
-    const std::string last = ranks.output(1).substr(ranks.output(1).rfind("round ") + 6);
-    ranks.await_text(1, cat("round ", std::stoi(last) + 50, "."));
+    // The output is read once, because it grows.
+    const std::string output = ranks.output(1);
+    const int last_round = std::stoi(output.substr(output.rfind("round ") + 6));
+    ranks.await_text(1, cat("round ", last_round + 50, "."));
   }
 }
 

@@ -232,7 +232,8 @@ with tempfile.TemporaryDirectory() as scratch:
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
         for running in start_without_launcher(configs, free_port()):
             running.wait(2)
-            message = running.text()[running.text().index("ftrun: "):]
+            text = running.text()
+            message = text[text.index("ftrun: "):]
             assert message == (
                 "ftrun: the config differs from rank 0's on rank 1:\n"
                 "  config.train.seed: rank 0 has 42, rank 1 has 1\n"
