@@ -57,7 +57,7 @@ from training_data.encoding import Encoder
 from training_data.lengths import SEQUENCE_LENGTHS, TOO_LONG, SequenceFitter
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON
-from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse_foreign,
+from training_data.token_files import (FORMAT, DataSetWriter, read_sidecar, refuse_foreign,
                                        refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
@@ -306,7 +306,8 @@ def prepare(options):
     tally = report.Tally(encoder, paths, left_out)
     fitter = SequenceFitter(options.sequence_length, options.too_long)
     with staging_folder(options.out) as folder, contextlib.ExitStack() as opened:
-        writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
+        writers = {split: DataSetWriter(folder, prefix, dtype)
+                   for split, prefix in prefixes.items()}
         for writer in writers.values():
             opened.callback(writer.close)
         bad_documents = write_splits(options, paths, encoding, encoder, writers, tally, fitter)

@@ -80,7 +80,7 @@ std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan&
   std::vector<std::string> warnings;
   if (const std::string warning = check_outputs(loaded, plan, loaded.ranks); !warning.empty())
     warnings.push_back(warning);
-  if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
+  if (const auto problem = run_folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
                            "\n  remedy: ", problem->remedy()));
   if (const std::string traffic = node_traffic_warning_of(loaded, plan, options.nodes);

@@ -83,7 +83,7 @@ struct LoadReport {
 std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& report) {
   if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
-    const CheckedModelFolder model_folder = checked_model_folder(config);
+    const CheckedModelFolder model_folder = find_model_folder_of(config);
     report.add(model_folder.notices);
     const std::string path = model_folder.folder + "/config.json";
     return parse_model_config(read_file(path, kMaxModelConfig), path);

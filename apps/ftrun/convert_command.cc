@@ -341,7 +341,7 @@ int export_step(const ConvertOptions& options) {
   const NamedModelFolder base =
       options.model.empty() ? find_recorded_model(checkpoint_folder) : find_given_model(options);
   ExportJob job = make_export_job(options, trained, base.folder, checkpoint_folder);
-  check_same_model(checkpoint_folder, checkpoint_weights(checkpoint_folder), job.model,
+  check_same_model(checkpoint_folder, list_weight_shapes(checkpoint_folder), job.model,
                    job.options.source_folder);
   check_same_base(meta, checkpoint_folder, ModelFolder(job.options.source_folder));
   if (options.merge || (!adapter && !job.model.trains_all()))

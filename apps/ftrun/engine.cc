@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "base/as_error.h"
+#include "base/dlopen_error.h"
 #include "base/error.h"
 #include "base/limit_remedies.h"
-#include "base/loader_error.h"
 #include "base/log.h"
 #include "base/open_library.h"
 #include "base/torch_folder.h"
@@ -76,7 +76,7 @@ void* open_engine(const std::string& path) {
   std::set_terminate(old_handler);
   if (engine != nullptr) return engine;
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", problem),
-              loader_is_out_of_memory(problem)
+              dlopen_ran_out_of_memory(problem)
                   ? more_memory_remedy()
                   : "install ftrun again together with its LibTorch; a build tree "
                     "needs its .venv, which contains LibTorch");

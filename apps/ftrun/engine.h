@@ -8,10 +8,10 @@
 
 namespace ftrun {
 
-/// Loads the engine (LibTorch and the code that needs it), once per process. Only ranks and their
-/// supervisor load LibTorch, so other commands start quickly; ranks share the supervisor's memory
-/// pages. Loading starts no thread and uses no device. Throws Error(kEnvironment) if the engine is
-/// missing or has another version.
+/// Loads the engine (LibTorch and the code that needs it), once per process. Only ranks, their
+/// supervisor and `bench machine` load LibTorch, so other commands start quickly; ranks share the
+/// supervisor's memory pages. Loading starts no thread and uses no device. Throws
+/// Error(kEnvironment) if the engine is missing or has another version.
 void load_engine();
 
 /// Returns the folder of the installed LibTorch that has this build's version

@@ -52,7 +52,7 @@ bool is_config_name(const std::string& argument) {
 
 /// Returns `code`, the exit code of a command whose only result is its output. Throws
 /// Error(kEnvironment) if `code` is 0 and not all output could be printed.
-int check_output(int code) {
+int require_output_printed(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
   if (!problem.empty())
@@ -117,7 +117,7 @@ int handle_parse_error(const CLI::App& app, const CLI::ParseError& error, JsonOu
     throw Error(ExitCode::kUsage, error.what(), "list commands and options with: ftrun --help");
   output.print_text_instead();
   const int code = app.exit(error);
-  return code == 0 ? check_output(0) : static_cast<int>(ExitCode::kUsage);
+  return code == 0 ? require_output_printed(0) : static_cast<int>(ExitCode::kUsage);
 }
 
 /// Refuses options in front of the command, because the command would not get them.
@@ -142,9 +142,8 @@ std::string version_text() {
   }
   return cat("ftrun ", build.version,
              build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
-             build.libtorch.empty()
-                 ? "none: cannot train (check, plan, inspect, verify and convert work)"
-                 : cat(build.libtorch, ", ", torch),
+             build.libtorch.empty() ? "none: all commands work but train and bench machine"
+                                    : cat(build.libtorch, ", ", torch),
              "\nCUDA ",
              build.cuda.empty() ? "none: trains only on CPUs"
                                 : cat(build.cuda, ", kernels for ", gpu_architectures()),
@@ -207,7 +206,7 @@ int run(const std::vector<std::string>& arguments, JsonOutput& output) {
   output.set_command(subcommands.front()->get_name());
   const int code = commands.at(subcommands.front()->get_name())();
   output.print(code);
-  return check_output(code);
+  return require_output_printed(code);
 }
 
 }  // namespace

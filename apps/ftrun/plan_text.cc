@@ -39,10 +39,11 @@ void add_tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
 }
 
 std::string peak_text(Tier tier, const TierPlan& plan) {
-  const int64_t used_bytes = std::accumulate(plan.at_peak.begin(), plan.at_peak.end(), int64_t{0});
+  const int64_t used_bytes =
+      std::accumulate(plan.bytes_at_joint_peak.begin(), plan.bytes_at_joint_peak.end(), int64_t{0});
   return cat(
       tier_name(tier), ": peak at ", plan.peak_instr, ", with ", human_bytes(plan.arenas),
-      " in addition to what is kept from step to step: ", categories_text(plan.at_peak),
+      " in addition to what is kept from step to step: ", categories_text(plan.bytes_at_joint_peak),
       plan.arenas > used_bytes ? cat(", unused ", human_bytes(plan.arenas - used_bytes)) : "",
       "\n");
 }

@@ -184,7 +184,7 @@ std::string shell_completion(const CLI::App& app, const std::string& shell) {
   if (shell == "bash") return bash_completion(app);
   if (shell == "zsh") return zsh_completion(app);
   if (shell == "fish") return fish_completion(app);
-  throw Error(ExitCode::kUsage, cat("completion: not supported for the shell ", shell),
+  throw Error(ExitCode::kUsage, cat("there are no completions for the shell ", shell),
               "name bash, zsh or fish");
 }
 

@@ -64,9 +64,9 @@ class SupervisedRun {
   /// to another run. If run.json cannot be read, a new start would refuse the folder, and that
   /// error would hide the original failure.
   std::optional<RestartSettings> plan_restart(const FailureSummary& failure) const {
-    const LaunchRecord::RunFile file = record_.run_file();
-    if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
-    const bool wrote_manifest = file == LaunchRecord::RunFile::kOurs;
+    const LaunchRecord::FoundManifest file = record_.found_manifest();
+    if (file == LaunchRecord::FoundManifest::kUnreadable) return std::nullopt;
+    const bool wrote_manifest = file == LaunchRecord::FoundManifest::kOurs;
     if (!wrote_manifest && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
     if (!wrote_manifest) return RestartSettings{};
@@ -151,7 +151,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   return run_supervisor(supervisor);
 }
 
-ResumeRequest resume_of_restart(ResumeRequest requested, const LaunchEnvironment& launch) {
+ResumeRequest resume_for_this_start(ResumeRequest requested, const LaunchEnvironment& launch) {
   const char* wanted =
       launch.kind == LaunchKind::kSupervised ? std::getenv(launch_variables::kResume) : nullptr;
   if (wanted != nullptr && std::string(wanted) == "auto") requested.resume_newest();

@@ -25,6 +25,6 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
 
 /// Returns the resume request of a rank that our supervisor restarted, which replaces the one on
 /// the command line. In other processes returns `requested`.
-ResumeRequest resume_of_restart(ResumeRequest requested, const LaunchEnvironment& launch);
+ResumeRequest resume_for_this_start(ResumeRequest requested, const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -63,7 +63,7 @@ int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedCon
   request.config_json = effective_json(loaded.config);
   request.config = std::move(loaded.config);
   request.launch = launch;
-  request.resume = resume_of_restart(resume, launch);
+  request.resume = resume_for_this_start(resume, launch);
   request.ranks = ranks_of_restart(launch);
   request.stop_lead_seconds = options.stop_lead_seconds;
   request.build = build_info();
@@ -85,8 +85,8 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
               "remove --nproc, or start ftrun without that launcher");
 }
 
-/// Returns the launch of a process that is a rank itself, for a job in which ranks_of_nodes() found
-/// one rank per process.
+/// Returns the launch of a process that is a rank itself, for a job in which count_ranks_of_nodes()
+/// found one rank per process.
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
   launch.kind = LaunchKind::kNodeRank;
   launch.rank = launch.node;
@@ -108,7 +108,7 @@ int train_command(const TrainOptions& options) {
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   const ResumeRequest resume = resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume, launch).is_requested;
+  source.resumes = resume_for_this_start(resume, launch).is_requested;
   LoadedConfig loaded = load_source(source, launch);
   const int restarts = options.restarts.value_or(0);
   const bool needs_supervisor = launch.nodes == 1 && restarts > 0;

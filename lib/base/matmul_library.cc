@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "base/dlopen_error.h"
 #include "base/limit_remedies.h"
-#include "base/loader_error.h"
 #include "base/open_library.h"
 
 namespace ftrun {
@@ -38,7 +38,7 @@ OpenedLibrary open_matmul_library(MatmulLibrary library) {
   for (const char* const file : files_of(library)) {
     const auto [handle, why] = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return {handle, ""};
-    if (loader_is_out_of_memory(why))
+    if (dlopen_ran_out_of_memory(why))
       throw Error(ExitCode::kEnvironment,
                   cat(matmul_library_name(library), " cannot be loaded: ", why),
                   more_memory_remedy());

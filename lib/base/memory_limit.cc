@@ -78,15 +78,15 @@ MemoryLimit read_memory_limit(const std::string& root) {
   for (const ControlGroup& group : list_control_groups("memory", root))
     tighten_by_group(limit, group);
   if (limit.total_bytes == 0) limit.available_bytes = 0;
-  limit.process = address_space_left();
+  limit.process = read_process_memory_limit();
   return limit;
 }
 
-AddressSpace address_space_left() {
+ProcessMemoryLimit read_process_memory_limit() {
   std::istringstream pages(read_pseudo_file("/proc/self/statm"));
   int64_t size = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;
   pages >> size >> resident >> shared >> text >> unused >> data;
-  AddressSpace tightest;
+  ProcessMemoryLimit tightest;
   const auto tighten = [&](int resource, int64_t used_pages, const char* limit_name) {
     rlimit limit{};
     if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 ||

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// AddressSpace holds how many bytes one process may still map.
-struct AddressSpace {
+/// ProcessMemoryLimit holds how many bytes one process may still map.
+struct ProcessMemoryLimit {
   int64_t available_bytes = std::numeric_limits<int64_t>::max();
   /// The kind of memory that is limited, with the limit's name: "its address space (ulimit -v)",
   /// "its private memory (ulimit -d)"; "" if nothing is limited.
@@ -27,7 +27,7 @@ struct MemoryLimit {
   std::string limited_by;
   bool limited_by_group = false;
   /// The limits of one process.
-  AddressSpace process;
+  ProcessMemoryLimit process;
 };
 
 /// Returns the tightest limit among the machine's memory and this process's control groups (v1 and
@@ -36,6 +36,6 @@ struct MemoryLimit {
 MemoryLimit read_memory_limit(const std::string& root = "");
 
 /// Returns how many bytes this process may still map under its resource limits (ulimit).
-AddressSpace address_space_left();
+ProcessMemoryLimit read_process_memory_limit();
 
 }  // namespace ftrun

@@ -20,7 +20,7 @@ std::map<std::string, StateInfo> parameters_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
+std::vector<std::pair<std::string, std::vector<int64_t>>> list_weight_shapes(
     const std::string& checkpoint_folder) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   for (const auto& [name, state] : parameters_of(Checkpoint(checkpoint_folder)))

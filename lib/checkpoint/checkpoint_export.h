@@ -15,7 +15,7 @@ namespace ftrun {
 
 /// Lists names and shapes of the weights that a checkpoint holds. Throws Error(kBadInput) if it is
 /// damaged or holds none.
-std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
+std::vector<std::pair<std::string, std::vector<int64_t>>> list_weight_shapes(
     const std::string& checkpoint_folder);
 
 /// CheckpointWeights reads the "param" states of a checkpoint in fp32.

@@ -16,7 +16,7 @@ struct FailureReport {
   /// The time when the failure was noticed: nanoseconds of the system clock.
   int64_t unix_ns = 0;
   int exit_code = 1;
-  /// The rank's work at that time: "step 12, backward of layer 3"; may be empty.
+  /// The rank's work at that time: "step 12, backward layer 3 mb 0, for 2s"; may be empty.
   std::string activity;
   /// The message that the user reads.
   std::string message;

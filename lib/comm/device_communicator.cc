@@ -260,7 +260,7 @@ void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
   const int64_t count = collective.record.count,
                 element_bytes = dtype_bytes(collective.record.dtype);
   if (count * element_bytes <=
-      std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
+      std::min(kMaxOneExchangeBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
     return reduce_small(collective);
   const int64_t step = kPartAlignment / std::min(kPartAlignment, element_bytes);
   const int64_t max_part = kScratchBytes / size() / element_bytes / step * step;

@@ -34,7 +34,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCommunicator {
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;
   /// The largest sum for which every rank receives all ranks' numbers and adds them up itself,
   /// which needs one exchange instead of two.
-  static constexpr int64_t kSmallBytes = int64_t{64} << 10;
+  static constexpr int64_t kMaxOneExchangeBytes = int64_t{64} << 10;
 
   ~DeviceCommunicator() override;
 

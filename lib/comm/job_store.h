@@ -34,13 +34,14 @@ bool serves_store(const StoreEndpoint& endpoint, std::chrono::milliseconds limit
 /// forever while the server is stopped.
 class JobStore final : public c10d::Store {
  public:
+  /// FindEndpoint returns the store's endpoint, or nothing while it is not known.
+  using FindEndpoint = std::function<std::optional<StoreEndpoint>()>;
   /// Tries to connect until `deadline`. Each try calls `find_endpoint` for the store's endpoint
   /// (nothing: not known yet; std::runtime_error: not known yet, for this reason; Error: never).
   /// Throws std::runtime_error with the last reason. If `endpoint_may_change` is false,
   /// `find_endpoint` always returns the same endpoint, and a refused token throws at once. Throws
   /// Error(kUsage) at once if rank 0 does not accept `member` as one of its ranks. `served` is kept
   /// alive as long as this client. `record_failure` receives the reason why a try failed.
-  using FindEndpoint = std::function<std::optional<StoreEndpoint>()>;
   JobStore(FindEndpoint find_endpoint, StoreMember member,
            std::chrono::steady_clock::time_point deadline, bool endpoint_may_change,
            std::shared_ptr<StoreServer> served = nullptr,

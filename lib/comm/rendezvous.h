@@ -63,7 +63,8 @@ enum class WaitPolicy {
   /// Waits for RendezvousOptions::timeout.
   kTimeout,
   /// Waits as long as these ranks show that they are alive: for work of a single rank, which may
-  /// take any time. A rank that gave no sign of life for RendezvousOptions::timeout is lost.
+  /// take any time. A rank that gave no sign of life for RendezvousOptions::timeout, or for 30
+  /// heartbeats if that is longer, is lost.
   kWhileAlive,
 };
 

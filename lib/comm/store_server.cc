@@ -254,7 +254,7 @@ StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember
                      loop_->watch(EPOLL_CTL_ADD, loop_->listener.get(), EPOLLIN, &loop_->listener);
   if (!ready)
     throw Error(ExitCode::kEnvironment,
-                cat("the job's store cannot be served: ", errno_text(errno)),
+                cat("rank 0 cannot accept the other ranks' connections: ", errno_text(errno)),
                 "raise ulimit -n on the machine of rank 0");
   thread_ = std::thread([this] { loop_->serve(); });
 }

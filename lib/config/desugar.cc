@@ -93,8 +93,9 @@ void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::st
   if (!value.boolean) return;
   if (const ConfigNode* other = zero.find(to);
       other != nullptr && other->kind != ConfigNodeKind::kNull) {
-    problems.error(at, cat("zero_optimization.", from, ": set together with ", to),
-                   cat("remove ", from));
+    problems.error(
+        at, cat("zero_optimization.", from, ": set together with ", to, ", which means the same"),
+        cat("remove ", from));
     return;
   }
   zero.erase(to);

@@ -57,7 +57,7 @@ namespace {
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = plan_memory({&program}).at(tier);
   return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
-             categories_text(plan.at_peak), ")");
+             categories_text(plan.bytes_at_joint_peak), ")");
 }
 
 /// Describes a buffer: "optimizer (buffer optimizer.0)".
@@ -149,7 +149,7 @@ void RankMemory::open_swap(const Program& program) {
   int64_t bytes = 0;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != Tier::kNvme) continue;
-    if (buffer.persistent_kind == PersistentKind::kSnapshot) shadows_ = bytes;
+    if (buffer.persistent_kind == PersistentKind::kSnapshot) shadow_region_offset_ = bytes;
     bytes += round_up_to_sector(buffer.bytes);
   }
   if (bytes == 0) return;
@@ -185,9 +185,11 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
   }
   OwnedBlock block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
   if (buffer.tier == Tier::kNvme) {
-    require(buffer.persistent_kind != PersistentKind::kSnapshot || shadows_ == disk_used_,
-            "shadows lie where they were planned");
-    const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
+    require(
+        buffer.persistent_kind != PersistentKind::kSnapshot || shadow_region_offset_ == disk_used_,
+        "shadows lie where they were planned");
+    const int64_t shadow =
+        buffer.shadow_offset < 0 ? -1 : shadow_region_offset_ + buffer.shadow_offset;
     block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
     disk_used_ += round_up_to_sector(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");

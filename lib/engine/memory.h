@@ -166,7 +166,7 @@ class RankMemory {
   int64_t disk_used_ = 0;
   /// The offset in the swap file of the region for second copies of buffers
   /// (Buffer::shadow_offset).
-  int64_t shadows_ = 0;
+  int64_t shadow_region_offset_ = 0;
   /// The blocks that live from step to step.
   std::map<std::pair<PersistentKind, Tier>, OwnedBlock> blocks_;
   Gpu* gpu_;

@@ -82,7 +82,7 @@ void add_tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows
 /// Describes the peak of the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
-  return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
+  return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.peak_by_category),
              "; peak at ", planned.peak_instr, "\n");
 }
 
@@ -116,7 +116,7 @@ std::string memory_text(const MemoryReport& report) {
     process +=
         cat(" + ", human_bytes(report.peer_bytes), " of other ranks' memory mapped at one time");
   if (report.working_bytes > 0)
-    process += cat(" + ", human_bytes(report.working_bytes), " for threads and communicators");
+    process += cat(" + ", human_bytes(report.working_bytes), " of working memory at most");
   process += cat(" = ", human_bytes(report.predicted_bytes()), " predicted, ",
                  human_bytes(report.measured_bytes), " measured at most, error ",
                  percent_error_text(report.measured_bytes, report.predicted_bytes()));

@@ -61,7 +61,7 @@ std::string memory_text(const MemoryReport& report);
 
 /// Returns the report for run.json: "predicted", "allocated" and "touched" with
 /// "device_parameters", "device_temporary", "device_total", ...; "process" with "fixed", "peers",
-/// "working", "predicted", "measured".
+/// "working", "predicted", "measured"; "gpu" on a GPU.
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
 /// MemoryMetric is the bytes in use of a part of a rank's memory, by its name in metrics.jsonl.

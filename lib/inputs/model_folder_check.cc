@@ -89,7 +89,7 @@ void check_model_folder(const ResolvedFolder& resolved) {
 
 }  // namespace
 
-CheckedModelFolder checked_model_folder(const WrittenConfig& config) {
+CheckedModelFolder find_model_folder_of(const WrittenConfig& config) {
   const auto path = config.get<std::string>("model.path");
   const ResolvedFolder resolved =
       find_model_folder(pinned_name({.path = path, .commit = config.model_commit}));

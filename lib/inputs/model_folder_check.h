@@ -19,7 +19,7 @@ struct CheckedModelFolder {
 
 /// Finds the folder of the model that a config names. Throws Error(kBadInput) for a path that is
 /// not the folder of a model: a missing path, a file, an adapter, or a folder without config.json.
-CheckedModelFolder checked_model_folder(const WrittenConfig& config);
+CheckedModelFolder find_model_folder_of(const WrittenConfig& config);
 
 /// Checks the model's weights as training does when it opens the model. Returns a problem if they
 /// cannot be used; nothing if they can.

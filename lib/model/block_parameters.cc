@@ -18,7 +18,7 @@ static_assert(count_rows<LinearMatrix>() == kLinearMatrices, "each matrix of a b
 
 }  // namespace
 
-std::string_view graph_name(BlockNorm norm) {
+std::string_view norm_value_name(BlockNorm norm) {
   switch (norm) {
     case BlockNorm::kInput:
       return "input_norm";

@@ -45,7 +45,7 @@ inline constexpr BlockParameters kBlockParameters[] = {
 };
 
 /// Returns the name of a norm in a block's graph: "input_norm".
-std::string_view graph_name(BlockNorm norm);
+std::string_view norm_value_name(BlockNorm norm);
 
 /// Returns whether the blocks of a model have a norm.
 bool has_norm(const ModelConfig& config, BlockNorm norm);

@@ -201,7 +201,8 @@ class BlockParamsBuilder {
   }
 
   void operator()(BlockNorm norm) {
-    if (has_norm(whole_, norm)) params_.at(norm) = add_norm_params(g_, whole_, graph_name(norm));
+    if (has_norm(whole_, norm))
+      params_.at(norm) = add_norm_params(g_, whole_, norm_value_name(norm));
   }
 
   void operator()(LinearMatrix kind) {

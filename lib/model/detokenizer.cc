@@ -199,7 +199,7 @@ json parse_tokenizer(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-std::string valid_utf8(std::string_view bytes) {
+std::string replace_not_utf8(std::string_view bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
     const CodePoint point = first_code_point(bytes.substr(at));
@@ -240,7 +240,7 @@ std::string Detokenizer::decode(std::span<const int32_t> ids, bool skip_special)
     if (it != bytes_.end() && !(skip_special && special_.contains(id))) bytes += it->second;
   }
   if (strip_first_space_ && !bytes.empty() && bytes.front() == ' ') bytes.erase(0, 1);
-  return valid_utf8(bytes);
+  return replace_not_utf8(bytes);
 }
 
 }  // namespace ftrun

@@ -33,6 +33,6 @@ class Detokenizer {
 
 /// Returns `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each character
 /// begun.
-std::string valid_utf8(std::string_view bytes);
+std::string replace_not_utf8(std::string_view bytes);
 
 }  // namespace ftrun

@@ -21,8 +21,8 @@ struct HeadAttrs {
 };
 
 /// Adds the sizes of H, d, (H+2K)d, H+K, Hd and Kd, as OpSpec::shapes writes them.
-void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
-                      std::map<std::string, int64_t>& letters);
+void add_head_dimensions(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                         std::map<std::string, int64_t>& letters);
 
 /// Adds the letters of an operation with HeadAttrs (OpSpec::add_letter_sizes).
 void add_letters_of_heads(const Op& op, std::map<std::string, int64_t>& letters);

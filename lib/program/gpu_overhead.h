@@ -11,7 +11,7 @@ namespace ftrun {
 
 /// GpuOverhead is memory of a GPU that its rank's plan does not allocate.
 struct GpuOverhead {
-  /// The purpose and size as text: "NCCL's buffers, 512.00 MiB a group".
+  /// The purpose and size as text: "NCCL's buffers, 512.00 MiB for each of its 2 groups".
   std::string description;
   /// The upper bound, from the library's documentation. It is not measured, because libraries
   /// report only memory that they have allocated already.

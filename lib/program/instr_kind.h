@@ -51,7 +51,8 @@ enum class InstrDetail : uint8_t {
   kDisk,           // DiskRequest, or std::monostate
 };
 
-/// WorkKind groups kinds of instructions that a chart of lanes draws in the same color.
+/// WorkKind groups kinds of instructions. A chart of lanes draws a group in one color, and kUpdate
+/// is the update of predicted and measured step times.
 enum class WorkKind : uint8_t {
   kForward,
   kBackward,    // input gradients, with or without weight gradients

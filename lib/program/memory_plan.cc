@@ -42,9 +42,9 @@ void raise_peaks(const Program& program, const std::vector<StorageRequest>& life
   const std::vector<CategoryBytes> history = arena_history(program, lifetimes, tier);
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
-      plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
-    if (sum_categories(history[at]) <= sum_categories(plan.at_peak)) continue;
-    plan.at_peak = history[at];
+      plan.peak_by_category[c] = std::max(plan.peak_by_category[c], history[at][c]);
+    if (sum_categories(history[at]) <= sum_categories(plan.bytes_at_joint_peak)) continue;
+    plan.bytes_at_joint_peak = history[at];
     plan.peak_instr = peak_instr_label(program, at);
   }
 }

@@ -18,17 +18,18 @@ struct TierPlan {
   /// Bytes of buffers that live from step to step, by category.
   std::array<int64_t, kCategoryCount> persistent{};
   /// Bytes of each category in the arenas at the moment when that category uses the most bytes.
-  std::array<int64_t, kCategoryCount> arena_peak{};
+  std::array<int64_t, kCategoryCount> peak_by_category{};
   /// Bytes of each category in the arenas at the moment when all categories together use the most
   /// bytes, and the instruction that runs then ("" when the tier has no arena).
-  std::array<int64_t, kCategoryCount> at_peak{};
+  std::array<int64_t, kCategoryCount> bytes_at_joint_peak{};
   std::string peak_instr;
   int64_t arenas = 0;
   /// Bytes of persistent buffers and arenas: exactly what a run allocates.
   int64_t total = 0;
 
   int64_t bytes_of(Category category) const {
-    return persistent[static_cast<size_t>(category)] + arena_peak[static_cast<size_t>(category)];
+    return persistent[static_cast<size_t>(category)] +
+           peak_by_category[static_cast<size_t>(category)];
   }
 };
 
@@ -74,9 +75,10 @@ StateFormula state_formula(const StepPlan& plan);
 int64_t model_state_bytes(const MemoryPlan& plan);
 
 /// Returns the maximum number of bytes of peers' memory that a rank has mapped at one time: over
-/// shared memory a collective maps and reads a few MB of each peer's buffer at a time. Collectives
-/// of several groups whose order the waits leave open may run at the same time; for more than two
-/// groups the result is an upper bound. `over_shared_memory` says which groups use shared memory.
+/// shared memory a collective maps at most kShmMappedBytes of each peer's buffer at a time.
+/// Collectives of several groups whose order the waits leave open may run at the same time; for
+/// more than two groups the result is an upper bound. `over_shared_memory` says which groups use
+/// shared memory.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

@@ -68,11 +68,13 @@ void LaunchRecord::record_start(int64_t start_seconds, const RanksOfStart& ranks
 
 void LaunchRecord::record_failure(const FailedRun& failure) {
   try {
-    if (run_file_ != RunFile::kOurs) {
-      run_file_ = RunFile::kUnreadable;
-      run_file_ = wrote_manifest(path_, launch_) ? RunFile::kOurs : RunFile::kNone;
+    if (found_manifest_ != FoundManifest::kOurs) {
+      found_manifest_ = FoundManifest::kUnreadable;
+      found_manifest_ =
+          wrote_manifest(path_, launch_) ? FoundManifest::kOurs : FoundManifest::kNone;
     }
-    if (run_file_ == RunFile::kOurs) ftrun::record_failure(path_, launch_, failure, files_);
+    if (found_manifest_ == FoundManifest::kOurs)
+      ftrun::record_failure(path_, launch_, failure, files_);
   } catch (const Error& error) {
     log_debug(error.what());
   }

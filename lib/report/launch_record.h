@@ -45,9 +45,9 @@ bool record_failure(const std::string& path, const LaunchId& launch, const Faile
 /// LaunchRecord records the failures of a launch in its run.json, on behalf of the supervisor.
 class LaunchRecord {
  public:
-  /// RunFile says which run.json was found at the latest failure: none of this launch, the one of
-  /// this launch, or one that could not be read.
-  enum class RunFile { kNone, kOurs, kUnreadable };
+  /// FoundManifest says which run.json was found at the latest failure: none of this launch, the
+  /// one of this launch, or one that could not be read.
+  enum class FoundManifest { kNone, kOurs, kUnreadable };
 
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
   LaunchRecord(std::string path, const LaunchId& launch, FileSystem& files = posix_files());
@@ -58,13 +58,13 @@ class LaunchRecord {
   /// logged, because the disk may be what made the run fail.
   void record_failure(const FailedRun& failure);
   /// Returns which run.json was found at the latest failure. Once it is kOurs, it does not change.
-  RunFile run_file() const { return run_file_; }
+  FoundManifest found_manifest() const { return found_manifest_; }
 
  private:
   const std::string path_;
   LaunchId launch_;
   FileSystem& files_;
-  RunFile run_file_ = RunFile::kNone;
+  FoundManifest found_manifest_ = FoundManifest::kNone;
 };
 
 }  // namespace ftrun

@@ -149,7 +149,7 @@ void refuse_other_run(const std::string& path, const std::vector<ManifestDiffere
       cat(path, ": this is not the run that was started there; ", count,
           count == 1 ? " thing differs:" : " things differ:", list),
       cat("undo the change to continue that run, or admit it with --allow ", first,
-          count == 1 ? "" : " (again for each field; the start of a name admits all below it)",
+          count == 1 ? "" : " (once for each field; --allow config.train admits all of train)",
           ", or start a new one in another output_dir"));
 }
 

@@ -200,7 +200,7 @@ void refuse_non_folder(const std::string& output_dir) {
                 std::string(kElsewhere));
 }
 
-std::optional<Error> folder_problem(const std::string& output_dir, RunStart start) {
+std::optional<Error> run_folder_problem(const std::string& output_dir, RunStart start) {
   const RunPaths paths(without_end_slashes(output_dir));
   std::error_code unseen;
   if (start == RunStart::kResumeStep)

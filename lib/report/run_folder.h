@@ -66,7 +66,7 @@ enum class RunStart {
 /// Returns the reason why a run cannot start in the folder, as the Error(kUsage) with a remedy that
 /// RunFolder would throw; nothing if it can. It does not check whether another process holds the
 /// folder, and changes nothing.
-std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
+std::optional<Error> run_folder_problem(const std::string& output_dir, RunStart start);
 
 /// Throws Error(kUsage) for an output_dir that is empty, or that exists and is not a folder.
 void refuse_non_folder(const std::string& output_dir);

@@ -84,7 +84,7 @@ struct RunManifest {
   /// other text. Secrets are hidden before it is written.
   std::string config;
   InputRecord model;
-  /// The data by role: "train", "validation".
+  /// The data by role: "train", "validation", or "validation.NAME" for a set with a name.
   std::map<std::string, InputRecord> data;
   /// The variables of recorded_environment().
   std::map<std::string, std::string> environment;
@@ -111,8 +111,8 @@ struct RunManifest {
   std::optional<BestRecord> best;
   std::map<std::string, int64_t> counters;
   /// Rank 0's memory, in bytes by name: "predicted", "allocated" and "touched" by tier and
-  /// category, "process". With a pipeline also "stage 0", "stage 1", ...: the memory of the first
-  /// rank of each stage.
+  /// category, "process", and "gpu" on a GPU. With a pipeline also "stage 0", "stage 1", ...: the
+  /// memory of the first rank of each stage.
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes that the training steps of all ranks moved, by kind of transport: as the program
   /// predicts ("program") and as observed.
@@ -121,8 +121,9 @@ struct RunManifest {
   /// ("idle_per_million"), and the share that follows from the schedule alone
   /// ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
-  /// Microseconds of a training step of rank 0: "step" and "exposed_communication", each
-  /// "predicted" and "measured" (the median).
+  /// The time of a training step of rank 0: "predicted" and "measured" (the median), each with the
+  /// microseconds of "step" and of its parts; "load" is the share of the cores that other programs
+  /// used, in millionths.
   std::map<std::string, std::map<std::string, int64_t>> time;
 };
 

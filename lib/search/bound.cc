@@ -167,7 +167,7 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
       costs.prefix_costs.push_back(costs.prefix_costs.back());
       costs.prefix_costs.back() += graphs[static_cast<size_t>(layer.graph)];
     }
-    const auto balance = pipeline_balance(config.pipeline.partition);
+    const auto balance = parse_pipeline_balance(config.pipeline.partition);
     require(balance.has_value(), "pipeline.partition was checked");
     costs.layer_loads = layer_loads(costs.model, *balance);
     costs.rounded_layer_loads = round_loads(costs.layer_loads);

@@ -67,18 +67,18 @@ struct PlannedParts {
 PlannedParts planned_parts(const Config& config, const StepPlan& plan) {
   const TierPlan tier = plan_memory(plan).at(Tier::kDevice);
   const StateFormula formula = state_formula(plan);
-  const auto at_peak = [&](Category category) {
+  const auto bytes_at_joint_peak = [&](Category category) {
     const auto c = static_cast<size_t>(category);
-    return static_cast<double>(tier.persistent[c] + tier.at_peak[c]);
+    return static_cast<double>(tier.persistent[c] + tier.bytes_at_joint_peak[c]);
   };
   PlannedParts parts;
-  parts.weights = at_peak(Category::kParameters);
-  parts.gradients = at_peak(Category::kGradients);
-  const double optimizer = at_peak(Category::kOptimizer);
+  parts.weights = bytes_at_joint_peak(Category::kParameters);
+  parts.gradients = bytes_at_joint_peak(Category::kGradients);
+  const double optimizer = bytes_at_joint_peak(Category::kOptimizer);
   parts.moments = optimizer * formula.moments / (formula.moments + formula.master);
   parts.master = optimizer - parts.moments;
-  parts.activations = at_peak(Category::kActivations);
-  parts.buckets = at_peak(Category::kBuckets);
+  parts.activations = bytes_at_joint_peak(Category::kActivations);
+  parts.buckets = bytes_at_joint_peak(Category::kBuckets);
   parts.rest = static_cast<double>(tier.total) - parts.weights - parts.gradients - optimizer -
                parts.activations - parts.buckets;
   parts.peak_instr = tier.peak_instr;

@@ -55,9 +55,9 @@ double memory_bytes(const Instr& instr) {
                              traits.write_passes * total_bytes(instr.writes));
 }
 
-InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
-                       const ModelDescription& model, std::vector<int> ranks_on_node,
-                       double slow_factor)
+InstrCostModel::InstrCostModel(const Machine& machine, int ranks_per_node, const Program& program,
+                               const ModelDescription& model, std::vector<int> ranks_on_node,
+                               double slow_factor)
     : machine_(machine),
       rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_per_node)),
       program_(program),
@@ -66,7 +66,7 @@ InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program
       ranks_on_node_(std::move(ranks_on_node)),
       slow_factor_(slow_factor) {}
 
-double InstrCosts::seconds_of_list(const Instr& instr) {
+double InstrCostModel::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
   const auto [known, added] =
       list_seconds_.try_emplace({instr.kind, ops.graph, ops.first_op, ops.op_count}, 0);
@@ -81,7 +81,7 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
 }
 
 /// Returns the number of ranks on a node of the group along the axis of a layer's collective.
-int InstrCosts::ranks_on_node_along(const CollectiveAttrs& over) const {
+int InstrCostModel::ranks_on_node_along(const CollectiveAttrs& over) const {
   for (size_t g = 0; g < program_.groups.size(); ++g)
     if (program_.groups[g].members.runs_along(over.axis) &&
         program_.groups[g].members.size() == over.ranks)
@@ -89,7 +89,7 @@ int InstrCosts::ranks_on_node_along(const CollectiveAttrs& over) const {
   return static_cast<int>(over.ranks);
 }
 
-double InstrCosts::seconds_of_op(const LayerGraph& graph, const Op& op) const {
+double InstrCostModel::seconds_of_op(const LayerGraph& graph, const Op& op) const {
   const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
   if (!collective) return list_seconds(machine_, rates_, graph, std::span(&op, 1));
   const auto& over = op.attrs.get<CollectiveAttrs>();
@@ -102,7 +102,7 @@ double InstrCosts::seconds_of_op(const LayerGraph& graph, const Op& op) const {
 /// Returns the seconds of the forward operations of a layer, collectives included, that its
 /// backward list does not recompute: for each kind of operation, those of the forward list less
 /// those that run again.
-double InstrCosts::seconds_not_recomputed(const LayerGraph& graph) const {
+double InstrCostModel::seconds_not_recomputed(const LayerGraph& graph) const {
   std::map<OpKind, double> left;
   for (const Op& op : graph.forward) left[op.kind] += seconds_of_op(graph, op);
   for (const Op& op : graph.backward)
@@ -114,7 +114,7 @@ double InstrCosts::seconds_not_recomputed(const LayerGraph& graph) const {
 
 /// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a
 /// GPU has its own rate.
-double InstrCosts::seconds_of_bytes(const Instr& instr) const {
+double InstrCostModel::seconds_of_bytes(const Instr& instr) const {
   const std::string kind = instr_slowdown_key(instr);
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
@@ -127,14 +127,14 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   return bytes / machine_.host_memory_bandwidth;
 }
 
-bool InstrCosts::uses_tier(const Instr& instr, Tier tier) const {
+bool InstrCostModel::uses_tier(const Instr& instr, Tier tier) const {
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const BufferRange& range : *ranges)
       if (program_.at(range.buffer).tier == tier) return true;
   return false;
 }
 
-double InstrCosts::seconds_of_copy(const Instr& instr) const {
+double InstrCostModel::seconds_of_copy(const Instr& instr) const {
   const Tier from = program_.at(instr.reads[0].buffer).tier,
              to = program_.at(instr.writes[0].buffer).tier;
   const auto bytes = static_cast<double>(std::max(instr.reads[0].bytes, instr.writes[0].bytes));
@@ -157,7 +157,7 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
   return machine_.host_link.latency_seconds + bytes / machine_.host_link.bandwidth;
 }
 
-double InstrCosts::seconds_of_collective(const Instr& instr) const {
+double InstrCostModel::seconds_of_collective(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).members;
   const int ranks_on_node = ranks_on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
@@ -167,7 +167,7 @@ double InstrCosts::seconds_of_collective(const Instr& instr) const {
   return seconds;
 }
 
-InstrCost InstrCosts::cost_of(const Instr& instr) {
+InstrCost InstrCostModel::cost_of(const Instr& instr) {
   double seconds = 0;
   int busy_cores = machine_.has_gpus ? 0 : 1;
   if (instr.runs_ops()) {

@@ -26,15 +26,16 @@ struct InstrCost {
   int busy_cores = 0;
 };
 
-/// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's
-/// rates for `ranks_per_node` ranks, which share the node's disk. `ranks_on_node[g]` is the number
-/// of ranks of the program's group g on the node that has the fewest of them, but at least one. The
-/// rank's own work takes `slow_factor` times as long. The machine, the program and the model must
-/// outlive this object.
-class InstrCosts {
+/// InstrCostModel computes the costs of the instructions of one program on a machine, by the
+/// machine's rates for `ranks_per_node` ranks, which share the node's disk. `ranks_on_node[g]` is
+/// the number of ranks of the program's group g on the node that has the fewest of them, but at
+/// least one. The rank's own work takes `slow_factor` times as long. The machine, the program and
+/// the model must outlive this object.
+class InstrCostModel {
  public:
-  InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
-             const ModelDescription& model, std::vector<int> ranks_on_node, double slow_factor = 1);
+  InstrCostModel(const Machine& machine, int ranks_per_node, const Program& program,
+                 const ModelDescription& model, std::vector<int> ranks_on_node,
+                 double slow_factor = 1);
 
   InstrCost cost_of(const Instr& instr);
 

@@ -201,7 +201,7 @@ double node_matmul_flop_rate(const Machine& machine, const Rates& rates, int ran
 struct RankKinds {
   std::vector<const Program*> programs;
   std::vector<std::vector<bool>> crosses;
-  std::deque<InstrCosts> costs;
+  std::deque<InstrCostModel> costs;
   std::vector<LaneSchedule> schedules;
 };
 

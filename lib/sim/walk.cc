@@ -312,7 +312,7 @@ void Walk::advance_lanes(int32_t number) {
 void Walk::arrive(LaneHead lane_head) {
   const LaneSchedule::Entry& now = entry(lane_head);
   if (now.if_finite && !at(lane_head.rank).decided)
-    return set_fault(cat("rank ", rank_number(lane_head), ": ", instr_text(lane_head),
+    return set_fault(cat("rank ", global_rank(lane_head), ": ", instr_text(lane_head),
                          " starts before the decision"));
   if (now.group != kNoGroup && runs_in_step(now)) return join_collective(lane_head, now.group);
   ready_.push_back(lane_head);
@@ -321,7 +321,7 @@ void Walk::arrive(LaneHead lane_head) {
 void Walk::join_collective(LaneHead lane_head, GroupId id) {
   const int32_t group = world_.group_of(static_cast<size_t>(lane_head.rank), id);
   if (group == World::kNotMember)
-    return set_fault(cat("rank ", rank_number(lane_head), " ", activity_text(lane_head),
+    return set_fault(cat("rank ", global_rank(lane_head), " ", activity_text(lane_head),
                          ", but is not a member of the group"));
   PendingCollective& pending = collectives_[static_cast<size_t>(group)];
   if (pending.arrived == 0)
@@ -375,7 +375,7 @@ void Walk::set_fault(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-int Walk::rank_number(LaneHead lane_head) const {
+int Walk::global_rank(LaneHead lane_head) const {
   return world_.ranks[static_cast<size_t>(lane_head.rank)].number;
 }
 
@@ -420,8 +420,8 @@ std::string Walk::mismatch_text(LaneHead one, LaneHead other) const {
       std::count_if(instrs.begin(), instrs.begin() + entry(one).instr, [&](const Instr& earlier) {
         return earlier.communicates() && earlier.is_transfer() == transfer;
       });
-  return cat(transfer ? "transfer " : "collective ", before, ": rank ", rank_number(one), " ",
-             activity_text(one), ", rank ", rank_number(other), " ", activity_text(other));
+  return cat(transfer ? "transfer " : "collective ", before, ": rank ", global_rank(one), " ",
+             activity_text(one), ", rank ", global_rank(other), " ", activity_text(other));
 }
 
 /// Finds the first member that has not reached the collective at which a rank waits.
@@ -481,13 +481,13 @@ std::string Walk::deadlock_text() const {
     while (!has_arrived(*lane_head)) {
       lane_head = blocking_lane(*lane_head);
       if (lane_head->rank == round.rank && lane_head->lane == round.lane && !has_arrived(round))
-        return cat("rank ", rank_number(round), " ", activity_text(round));
+        return cat("rank ", global_rank(round), " ", activity_text(round));
     }
     waits = lane_head;
   }
   const LaneHead other = missing_member(*waits);
-  return cat("rank ", rank_number(*waits), " ", activity_text(*waits), " and waits for rank ",
-             rank_number(other), ", which ", activity_text(other));
+  return cat("rank ", global_rank(*waits), " ", activity_text(*waits), " and waits for rank ",
+             global_rank(other), ", which ", activity_text(other));
 }
 
 std::string Walk::fault_text() const {

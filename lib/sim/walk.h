@@ -167,7 +167,7 @@ class Walk {
   LaneHead missing_member(LaneHead lane_head) const;
   LaneHead blocking_lane(LaneHead lane_head) const;
   void set_fault(const std::string& fault);
-  int rank_number(LaneHead lane_head) const;
+  int global_rank(LaneHead lane_head) const;
   std::string instr_text(LaneHead lane_head) const;
   std::string group_name(LaneHead lane_head) const;
   std::string collective_text(LaneHead lane_head) const;

@@ -92,7 +92,7 @@ bool try_direct_io(const OpenSwapFile& swap, const SwapOptions& options, Storage
 
 void open_queue(OpenSwapFile& swap, const AioOptions& aio, StorageSystem& system) {
   const int depth = aio.blocks_in_flight();
-  QueueOrErrno ring = system.open_ring(swap.fd.get(), depth, aio.single_submit);
+  QueueOrErrno ring = system.open_ring_queue(swap.fd.get(), depth, aio.single_submit);
   swap.uses_ring = ring.queue != nullptr;
   if (swap.uses_ring) {
     swap.queue = std::move(ring.queue);
@@ -100,7 +100,7 @@ void open_queue(OpenSwapFile& swap, const AioOptions& aio, StorageSystem& system
   }
   log_notice(cat("this machine refuses io_uring (", errno_text(ring.error_number), "): ",
                  ThreadQueue::threads_for(depth), " threads read and write the swap file instead"));
-  swap.queue = system.open_threads(swap.fd.get(), depth);
+  swap.queue = system.open_thread_queue(swap.fd.get(), depth);
 }
 
 }  // namespace

@@ -82,10 +82,10 @@ class MachineStorage : public StorageSystem {
     if (::statfs(folder.c_str(), &info) != 0) return false;
     return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;
   }
-  QueueOrErrno open_ring(int fd, int depth, bool single_submit) override {
-    return open_ring_queue(fd, depth, single_submit);
+  QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit) override {
+    return ftrun::open_ring_queue(fd, depth, single_submit);
   }
-  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
+  std::unique_ptr<BlockQueue> open_thread_queue(int fd, int depth) override {
     return std::make_unique<ThreadQueue>(fd, depth);
   }
   double now_seconds() override {

@@ -30,8 +30,8 @@ class StorageSystem {
   virtual int64_t free_bytes(const std::string& folder) = 0;
   /// Returns whether the folder lies in memory (tmpfs, ramfs).
   virtual bool is_in_memory(const std::string& folder) = 0;
-  virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
-  virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;
+  virtual QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit) = 0;
+  virtual std::unique_ptr<BlockQueue> open_thread_queue(int fd, int depth) = 0;
   /// Returns the seconds since some fixed moment.
   virtual double now_seconds() = 0;
   virtual void sleep(double seconds) = 0;

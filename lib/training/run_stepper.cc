@@ -77,7 +77,7 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
   };
   times_.add_step(metrics, {.layers = seconds(is_layer_work),
                             .update = seconds(is_update_work),
-                            .stages = pipeline.stage_wait_seconds + pipeline.end_wait_seconds});
+                            .stage_wait = pipeline.stage_wait_seconds + pipeline.end_wait_seconds});
 }
 
 NonfiniteSearchResult RunStepper::find_nonfinite(const StepRun& step) {

@@ -64,7 +64,8 @@ std::string SlowRankFinder::compare_rank(size_t rank,
   }
   const double median_seconds = median(totals);
   const double own_seconds = total_seconds(seconds_by_rank[rank]);
-  if (own_seconds < kFactor * median_seconds || own_seconds - median_seconds < kMinSeconds) {
+  if (own_seconds < kSlowFactor * median_seconds ||
+      own_seconds - median_seconds < kMinExcessSeconds) {
     const bool was_reported = std::exchange(slow_intervals_[rank], 0) >= 2;
     return was_reported ? cat("rank ", rank, " is no longer slow (step ", step, ")") : "";
   }

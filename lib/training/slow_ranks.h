@@ -27,9 +27,9 @@ class SlowRankFinder {
   /// position in the interval.
   static constexpr int64_t kComparedSteps = 10;
   /// The minimum ratio of a slow rank's step to the median of all ranks with the same work; the
-  /// step must also exceed the median by at least `kMinSeconds`.
-  static constexpr double kFactor = 1.5;
-  static constexpr double kMinSeconds = 0.02;
+  /// step must also exceed the median by at least `kMinExcessSeconds`.
+  static constexpr double kSlowFactor = 1.5;
+  static constexpr double kMinExcessSeconds = 0.02;
 
   /// SumOverRanks is a function that sums numbers over all ranks, in place. Collective.
   using SumOverRanks = std::function<void(std::span<double> numbers)>;

@@ -108,7 +108,7 @@ void StepTimeComparison::add_step(const StepMetrics& metrics, const StepSeconds&
   record(layers_, seconds.layers);
   record(update_, seconds.update);
   record(communication_, metrics.exposed_communication_seconds.value_or(0));
-  record(stages_, seconds.stages);
+  record(stages_, seconds.stage_wait);
 }
 
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside

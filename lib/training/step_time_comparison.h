@@ -31,12 +31,12 @@ PredictedStep predict_step_on_this_machine(const RankClassPlans& class_plans, in
                                            int64_t threads,
                                            const std::vector<int>& traced_ranks = {});
 
-/// StepSeconds holds the compute time of this rank in a step, as the executor measured it:
-/// operations of layers, updates, and waits for other stages.
+/// StepSeconds says how this rank's compute lane spent a step, as the executor measured it: on
+/// operations of layers, on updates, and waiting for other stages.
 struct StepSeconds {
   double layers = 0;
   double update = 0;
-  double stages = 0;
+  double stage_wait = 0;
 };
 
 /// StepTimeComparison compares measured step times with the prediction. It computes medians over

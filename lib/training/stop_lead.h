@@ -39,9 +39,9 @@ class StopLead {
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;
   /// Returns whether a cost has grown by more than a tenth, and by more than 50 ms, since
-  /// record_written().
+  /// mark_costs_written().
   bool has_grown() const;
-  void record_written() { written_costs_ = costs_; }
+  void mark_costs_written() { written_costs_ = costs_; }
 
   void add_step_time(double seconds);
   void add_save_time(double seconds);

@@ -177,7 +177,7 @@ void Trainer::open_outputs() {
   if (const RunFolderWriter* folder_writer = journal_.folder_writer();
       folder_writer != nullptr && folder_writer->earlier_manifest())
     stop_lead_.read_counters(folder_writer->earlier_manifest()->counters);
-  stop_lead_.record_written();
+  stop_lead_.mark_costs_written();
   journal_.update_manifest(
       [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_on_all_ranks("printing the opening notes", [this] { print_opening_notes(); });

@@ -99,7 +99,7 @@ void TrainingLoop::warn_of_short_stop_lead() {
   StopLead& lead = dependencies_.stop_lead;
   if (longest_save_and_check_seconds() > 0) lead.add_save_time(longest_save_and_check_seconds());
   if (lead.has_grown()) {
-    lead.record_written();
+    lead.mark_costs_written();
     try {
       dependencies_.journal.update_manifest(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });

@@ -112,7 +112,7 @@ def remove_stale(out, folder):
 # ---- writing ----
 
 
-class SplitWriter:
+class DataSetWriter:
     """Writes a data set to a temporary folder. finish() completes it, and move_into_place() moves
     its files to their final names."""
 

@@ -73,7 +73,7 @@ TEST_CASE("limits of the process itself are named by what they limit") {
     return testing::text_from_child([resource] {
       const rlimit limit{rlim_t{1} << 50, rlim_t{1} << 50};
       ::setrlimit(resource, &limit);
-      const AddressSpace space = address_space_left();
+      const ProcessMemoryLimit space = read_process_memory_limit();
       const bool is_near =
           space.available_bytes < (int64_t{1} << 50) && space.available_bytes > (int64_t{1} << 49);
       return cat(space.limit_name, is_near ? " near" : " far",

@@ -44,9 +44,9 @@ class WithoutRing : public StorageSystem {
   int use_page_cache(int fd) override { return machine_.use_page_cache(fd); }
   int64_t free_bytes(const std::string& folder) override { return machine_.free_bytes(folder); }
   bool is_in_memory(const std::string& folder) override { return machine_.is_in_memory(folder); }
-  QueueOrErrno open_ring(int, int, bool) override { return {nullptr, EPERM}; }
-  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
-    return machine_.open_threads(fd, depth);
+  QueueOrErrno open_ring_queue(int, int, bool) override { return {nullptr, EPERM}; }
+  std::unique_ptr<BlockQueue> open_thread_queue(int fd, int depth) override {
+    return machine_.open_thread_queue(fd, depth);
   }
   double now_seconds() override { return machine_.now_seconds(); }
   void sleep(double seconds) override { machine_.sleep(seconds); }

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kRanks = 2;
 
-struct Scene {
+struct CheckpointFolder {
   MemoryFolder run;
   std::string root = run / "checkpoints";
 };
@@ -60,18 +60,18 @@ int resumed_version(const std::string& root) {
 // old one away first.
 enum class Replacing { kExchange, kStepAside };
 
-void replace_by(FaultFileSystem& files, Replacing way) {
+void select_replacing(FaultFileSystem& files, Replacing way) {
   if (way == Replacing::kStepAside) files.refuse_exchange();
 }
 
-// Returns the number of file-system calls of a save that replaces an earlier one.
+/// Returns the number of file-system calls of the save of `step` after step 1 was saved.
 int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
-  Scene scene;
-  FaultFileSystem files(scene.run.path());
-  replace_by(files, way);
-  save_step(files, scene.root, 1, 1);
+  CheckpointFolder folder;
+  FaultFileSystem files(folder.run.path());
+  select_replacing(files, way);
+  save_step(files, folder.root, 1, 1);
   const int64_t before = files.calls();
-  save_step(files, scene.root, step, 2, keep_last);
+  save_step(files, folder.root, step, 2, keep_last);
   return files.calls() - before;
 }
 
@@ -95,12 +95,12 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
   REQUIRE(count > 20);
   int64_t tried = 0, refused = 0, committed = 0;
   for (int64_t k = (count - 1) % kCallStride; k < count; k += kCallStride, ++tried) {
-    Scene scene;
-    FaultFileSystem files(scene.run.path());
-    replace_by(files, way);
-    save_step(files, scene.root, 1, 1);
+    CheckpointFolder folder;
+    FaultFileSystem files(folder.run.path());
+    select_replacing(files, way);
+    save_step(files, folder.root, 1, 1);
     files.fail_call(k, error_number);
-    const auto errors = save_step(files, scene.root, step, 2, keep_last);
+    const auto errors = save_step(files, folder.root, step, 2, keep_last);
     INFO("call " << k << " of " << count << ": " << errors[0]);
     REQUIRE(errors[0] == errors[1]);
     refused += errors[0].empty() ? 0 : 1;
@@ -112,13 +112,13 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
     committed += in_place ? 1 : 0;
     if (!errors[0].empty() && !in_place)
       REQUIRE(errors[0].find(cat("checkpoint ", name, " was not written: rank ")) == 0);
-    clean_checkpoints(files, scene.root);
-    REQUIRE(!has_leftovers(scene.root));
+    clean_checkpoints(files, folder.root);
+    REQUIRE(!has_leftovers(folder.root));
     // A resume finds the new checkpoint exactly if the message says that it is in place.
-    REQUIRE(resumed_version(scene.root) == (errors[0].empty() || in_place ? 2 : 1));
+    REQUIRE(resumed_version(folder.root) == (errors[0].empty() || in_place ? 2 : 1));
     // The run can save again.
-    REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
-    REQUIRE(resumed_version(scene.root) == 3);
+    REQUIRE(save_step(files, folder.root, step, 3)[0] == "");
+    REQUIRE(resumed_version(folder.root) == 3);
   }
   REQUIRE(refused > tried / 2);
   // The calls that may fail after the commit: the sync of the folder, and writing `latest`.
@@ -150,27 +150,27 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
   const int64_t count = calls_of_a_save(step, keep_last, way);
   Outcomes outcomes;
   for (int64_t k = 0; k <= count; ++k) {
-    Scene scene;
-    FaultFileSystem files(scene.run.path());
-    replace_by(files, way);
-    save_step(files, scene.root, 1, 1);
+    CheckpointFolder folder;
+    FaultFileSystem files(folder.run.path());
+    select_replacing(files, way);
+    save_step(files, folder.root, 1, 1);
     files.cut_power_at(k);
-    save_step(files, scene.root, step, 2, keep_last);
+    save_step(files, folder.root, step, 2, keep_last);
     for (int variant = 0; variant < 4 + 8; ++variant) {
       const auto survival = static_cast<Survival>(std::min(variant, 5));
       if (variant > 0) files.rewind_to_cut();
       files.restart(survival, static_cast<uint64_t>(k * 100 + variant));
-      if (clean_first) clean_checkpoints(files, scene.root);
-      const int version = resumed_version(scene.root);
+      if (clean_first) clean_checkpoints(files, folder.root);
+      const int version = resumed_version(folder.root);
       INFO("power cut at call " << k << " of " << count << ", variant " << variant);
       REQUIRE((version == 1 || version == 2));
       if (k == count) REQUIRE(version == 2);
-      if (posix_files().exists(scene.root + "/latest")) {
-        const std::string latest = read_text(scene.root + "/latest");
+      if (posix_files().exists(folder.root + "/latest")) {
+        const std::string latest = read_text(folder.root + "/latest");
         // Until the pointer is synced, its bytes may be incomplete or zero; readers take it only as
         // a hint.
         const bool is_name = step_of_folder(latest).has_value();
-        REQUIRE((!is_name || posix_files().exists(scene.root + "/" + latest)));
+        REQUIRE((!is_name || posix_files().exists(folder.root + "/" + latest)));
       }
       outcomes.versions.insert(version);
       ++outcomes.states;
@@ -199,26 +199,26 @@ TEST_CASE(
 // The removal fails as on a network file system where another process still reads one of the files.
 TEST_CASE("a replaced checkpoint that cannot be removed causes a warning, and is never restored") {
   for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
-    Scene scene;
-    FaultFileSystem files(scene.run.path());
-    replace_by(files, way);
-    save_step(files, scene.root, 1, 1);
+    CheckpointFolder folder;
+    FaultFileSystem files(folder.run.path());
+    select_replacing(files, way);
+    save_step(files, folder.root, 1, 1);
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
     const std::string text =
-        capture_log([&] { REQUIRE(save_step(files, scene.root, 1, 2)[0] == ""); });
+        capture_log([&] { REQUIRE(save_step(files, folder.root, 1, 2)[0] == ""); });
     REQUIRE(text.find("step-00000001: was replaced; what it was before could not be removed: ") !=
             std::string::npos);
-    REQUIRE(resumed_version(scene.root) == 2);
-    REQUIRE(has_leftovers(scene.root));
+    REQUIRE(resumed_version(folder.root) == 2);
+    REQUIRE(has_leftovers(folder.root));
     // By the next start, the checkpoint that replaced it may have been removed.
-    REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
+    REQUIRE(save_step(files, folder.root, 2, 3, 1)[0] == "");
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
-    const std::string again = capture_log([&] { clean_checkpoints(files, scene.root); });
+    const std::string again = capture_log([&] { clean_checkpoints(files, folder.root); });
     REQUIRE(again.find("step-00000001: what an earlier process left could not be removed: ") !=
             std::string::npos);
-    clean_checkpoints(files, scene.root);
-    REQUIRE(posix_files().list(scene.root) == std::vector<std::string>{"latest", "step-00000002"});
-    REQUIRE(resumed_version(scene.root) == 3);
+    clean_checkpoints(files, folder.root);
+    REQUIRE(posix_files().list(folder.root) == std::vector<std::string>{"latest", "step-00000002"});
+    REQUIRE(resumed_version(folder.root) == 3);
   }
 }
 
@@ -240,20 +240,20 @@ class ForgetfulFileSystem final : public FaultFileSystem {
 TEST_CASE(
     "a lack of memory after the new checkpoint is in place loses neither the new checkpoint nor "
     "the old one") {
-  Scene scene;
-  ForgetfulFileSystem files(scene.run.path());
-  save_step(files, scene.root, 1, 1);
+  CheckpointFolder folder;
+  ForgetfulFileSystem files(folder.run.path());
+  save_step(files, folder.root, 1, 1);
   files.no_memory_for = "/latest";
-  const auto errors = save_step(files, scene.root, 1, 2);
+  const auto errors = save_step(files, folder.root, 1, 2);
   REQUIRE(errors[0].find("checkpoint step-00000001 was written and verified, but a later step of "
                          "the save failed: out of memory") == 0);
   REQUIRE(errors[1] == errors[0]);
-  REQUIRE(resumed_version(scene.root) == 2);
+  REQUIRE(resumed_version(folder.root) == 2);
   // The replaced checkpoint, which is known to be on the disk, is still there.
-  const std::vector<std::string> names = posix_files().list(scene.root);
+  const std::vector<std::string> names = posix_files().list(folder.root);
   REQUIRE(names.size() == 3);
   REQUIRE(names[2].starts_with("step-00000001.tmp-"));
-  REQUIRE(Checkpoint(scene.root + "/" + names[2]).meta().step == 1);
+  REQUIRE(Checkpoint(folder.root + "/" + names[2]).meta().step == 1);
 }
 
 TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads",
@@ -283,15 +283,15 @@ TEST_CASE("after a power cut while a step is replaced the old checkpoint or the 
 TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only looks like one") {
   capture_log([] {
     for (int64_t k = 0; k < 40; k += kCallStride) {
-      Scene scene;
-      FaultFileSystem files(scene.run.path());
+      CheckpointFolder folder;
+      FaultFileSystem files(folder.run.path());
       files.cut_power_at(k);
-      save_step(files, scene.root, 1, 1);
+      save_step(files, folder.root, 1, 1);
       for (int variant = 0; variant < 8; ++variant) {
         if (variant > 0) files.rewind_to_cut();
         files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(variant));
-        clean_checkpoints(files, scene.root);
-        const int version = resumed_version(scene.root);
+        clean_checkpoints(files, folder.root);
+        const int version = resumed_version(folder.root);
         REQUIRE((version == 0 || version == 1));
       }
     }
@@ -300,57 +300,57 @@ TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only
 
 TEST_CASE("bytes that change on the way to the disk are noticed before the checkpoint counts") {
   for (const std::string file : {"rank-00001.safetensors", "checkpoint.json"}) {
-    Scene scene;
-    FaultFileSystem files(scene.run.path());
-    save_step(files, scene.root, 1, 1);
+    CheckpointFolder folder;
+    FaultFileSystem files(folder.run.path());
+    save_step(files, folder.root, 1, 1);
     files.corrupt_writes(file);
-    const auto errors = save_step(files, scene.root, 2, 2);
+    const auto errors = save_step(files, folder.root, 2, 2);
     const std::string rank = file == "checkpoint.json" ? "rank 0: " : "rank 1: ";
     const std::string start =
-        cat("checkpoint step-00000002 was not written: ", rank, scene.root, "/step-00000002.tmp-");
+        cat("checkpoint step-00000002 was not written: ", rank, folder.root, "/step-00000002.tmp-");
     REQUIRE(errors[1].find(start) == 0);
     REQUIRE(errors[1].find(cat("/", file, ": reads back with checksum ")) != std::string::npos);
-    REQUIRE(posix_files().list(scene.root) == std::vector<std::string>{"latest", "step-00000001"});
-    REQUIRE(resumed_version(scene.root) == 1);
+    REQUIRE(posix_files().list(folder.root) == std::vector<std::string>{"latest", "step-00000001"});
+    REQUIRE(resumed_version(folder.root) == 1);
   }
 }
 
 TEST_CASE("the power cut of these tests destroys a checkpoint whose save does not sync") {
   capture_log([] {
-    Scene scene;
-    FaultFileSystem files(scene.run.path());
-    save_step(files, scene.root, 1, 1);
+    CheckpointFolder folder;
+    FaultFileSystem files(folder.run.path());
+    save_step(files, folder.root, 1, 1);
     files.ignore_syncs();
-    REQUIRE(save_step(files, scene.root, 2, 2)[0] == "");
-    REQUIRE(resumed_version(scene.root) == 2);
+    REQUIRE(save_step(files, folder.root, 2, 2)[0] == "");
+    REQUIRE(resumed_version(folder.root) == 2);
     files.restart(Survival::kEntriesAndZeros);
-    REQUIRE(resumed_version(scene.root) == 1);
-    REQUIRE(!verify_checkpoint(scene.root).empty());
+    REQUIRE(resumed_version(folder.root) == 1);
+    REQUIRE(!verify_checkpoint(folder.root).empty());
   });
 }
 
 TEST_CASE("the error of a failed save says what failed, on which rank, and what to do") {
-  Scene scene;
-  FaultFileSystem files(scene.run.path());
-  save_step(files, scene.root, 1, 1);
+  CheckpointFolder folder;
+  FaultFileSystem files(folder.run.path());
+  save_step(files, folder.root, 1, 1);
   files.fail_next("reserve", "/rank-00001.safetensors", ENOSPC);
-  const auto errors = save_step(files, scene.root, 2, 2);
+  const auto errors = save_step(files, folder.root, 2, 2);
   REQUIRE(errors[0] == errors[1]);
-  REQUIRE(errors[0].find(cat("checkpoint step-00000002 was not written: rank 1: ", scene.root)) ==
+  REQUIRE(errors[0].find(cat("checkpoint step-00000002 was not written: rank 1: ", folder.root)) ==
           0);
   REQUIRE(errors[0].find("/rank-00001.safetensors: reserve failed: No space left on device") !=
           std::string::npos);
 }
 
 TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[long]") {
-  Scene scene;
-  save_step(posix_files(), scene.root, 1, 1);
-  save_step(posix_files(), scene.root, 2, 2);
-  REQUIRE(verify_checkpoint(scene.root).empty());
-  std::vector<std::string> paths{scene.root + "/latest"};
+  CheckpointFolder folder;
+  save_step(posix_files(), folder.root, 1, 1);
+  save_step(posix_files(), folder.root, 2, 2);
+  REQUIRE(verify_checkpoint(folder.root).empty());
+  std::vector<std::string> paths{folder.root + "/latest"};
   for (const char* step : {"step-00000001", "step-00000002"})
-    for (const std::string& name : posix_files().list(scene.root + "/" + step))
-      paths.push_back(scene.root + "/" + step + "/" + name);
+    for (const std::string& name : posix_files().list(folder.root + "/" + step))
+      paths.push_back(folder.root + "/" + step + "/" + name);
   REQUIRE(paths.size() == 7);
   std::mt19937_64 random(5);
   int in_data = 0;
@@ -362,7 +362,7 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[lon
     const size_t at = random() % bad.size();
     bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
     write_text(path, bad);
-    const auto problems = verify_checkpoint(scene.root);
+    const auto problems = verify_checkpoint(folder.root);
     INFO(path << ", byte " << at);
     REQUIRE(!problems.empty());
     const bool named =
@@ -383,17 +383,17 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[lon
   REQUIRE(in_data > 50);
   std::cout << "bit flips: " << flips << ", seed 5, all found; " << in_data
             << " of them in values of tensors\n";
-  REQUIRE(verify_checkpoint(scene.root).empty());
+  REQUIRE(verify_checkpoint(folder.root).empty());
 }
 
 TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
-  Scene scene;
-  save_step(posix_files(), scene.root, 1, 1);
-  const std::string path = scene.root + "/step-00000001/rank-00001.safetensors";
+  CheckpointFolder folder;
+  save_step(posix_files(), folder.root, 1, 1);
+  const std::string path = folder.root + "/step-00000001/rank-00001.safetensors";
   std::string bytes = read_text(path);
   bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
   write_text(path, bytes);
-  Checkpoint checkpoint(scene.root + "/step-00000001");
+  Checkpoint checkpoint(folder.root + "/step-00000001");
   ToyState other(kRanks, 0, 0);
   checkpoint.read(other.slices());
   REQUIRE(other.equals(1));

@@ -54,7 +54,7 @@ ExportOptions options_for(const std::string& folder) {
 /// Returns the weights of a checkpoint, each as a separate tensor.
 std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
   std::vector<ExportTensor> tensors;
-  for (const auto& [name, shape] : checkpoint_weights(checkpoint)) tensors.push_back({name, shape});
+  for (const auto& [name, shape] : list_weight_shapes(checkpoint)) tensors.push_back({name, shape});
   return tensors;
 }
 

@@ -399,7 +399,7 @@ TEST_CASE("old spellings mean what they meant, and two spellings of one key are 
             "c.json:2:36: notice: zero_optimization.cpu_offload: deprecated; offload_optimizer: "
             "{device: cpu} is its new form",
             "c.json:2:36: error: zero_optimization.cpu_offload: set together with "
-            "offload_optimizer\n  remedy: remove cpu_offload",
+            "offload_optimizer, which means the same\n  remedy: remove cpu_offload",
             "c.json:3:69: error: optimizer.params.max_grad_norm: 2.0 contradicts "
             "gradient_clipping: 1.0 (line 3)\n  remedy: keep gradient_clipping"});
 }

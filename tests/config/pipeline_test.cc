@@ -146,15 +146,15 @@ TEST_CASE("pipeline_layers has one number for each chunk") {
 }
 
 TEST_CASE("pipeline.partition says how a model is cut") {
-  REQUIRE(pipeline_balance("best") == PipelineBalance::kCost);
-  REQUIRE(pipeline_balance("Parameters") == PipelineBalance::kParameters);
-  REQUIRE(pipeline_balance("uniform") == PipelineBalance::kLayers);
+  REQUIRE(parse_pipeline_balance("best") == PipelineBalance::kCost);
+  REQUIRE(parse_pipeline_balance("Parameters") == PipelineBalance::kParameters);
+  REQUIRE(parse_pipeline_balance("uniform") == PipelineBalance::kLayers);
   for (const char* layers : {"type:transformer", "type:LlamaDecoderLayer", "type:decoder.*layer",
                              "type:(Qwen2|Mistral)Decoder", "type:ParallelTransformerLayerPipe",
                              "type:Gemma2DecoderLayer", "type:GPT2Block"})
-    REQUIRE(pipeline_balance(layers) == PipelineBalance::kBlocks);
+    REQUIRE(parse_pipeline_balance(layers) == PipelineBalance::kBlocks);
   for (const char* other : {"type:embedding", "type:(", "type", "profile", ""})
-    REQUIRE(pipeline_balance(other) == std::nullopt);
+    REQUIRE(parse_pipeline_balance(other) == std::nullopt);
   REQUIRE(pipeline_problems("parallel: {pipeline: 2}\npipeline: {partition: 'type:decoder'}\n",
                             2) == Lines{});
   REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==

@@ -62,7 +62,7 @@ class Tables(Case):
                 self.assertIn("600 chats (messages)" if "split" not in name
                               else "300 chats (messages)",
                               self.prepare(f"{self.folder}/{name}"))
-                self.assertEqual(self.shown(), [self.EXPECTED] * 600)
+                self.assertEqual(self.marked_samples(), [self.EXPECTED] * 600)
 
     def test_an_encoding_option_is_refused_for_a_table(self):
         path = self.folder + "/a.parquet"
@@ -81,7 +81,7 @@ class Tables(Case):
                                 "{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>\\n' "
                                 "}}"))
         self.prepare(self.folder + "/a.parquet")
-        self.assertEqual([s.split("assistant\n")[1] for s in self.shown()],
+        self.assertEqual([s.split("assistant\n")[1] for s in self.marked_samples()],
                          [f'[{{"{key}": 1}}<|im_end|>]\n' for key in "ab"])
 
     def test_faults_of_a_table_are_reported_with_the_row(self):
@@ -107,7 +107,7 @@ class Tables(Case):
                          "damaged or was cut short")
         two = zstandard.compress(b'{"text": "a"}\n') + zstandard.compress(b'{"text": "b"}\n')
         self.prepare(self.write("c.jsonl.zst", two))
-        self.assertEqual(self.shown(), ["[a<|im_end|>]", "[b<|im_end|>]"])
+        self.assertEqual(self.marked_samples(), ["[a<|im_end|>]", "[b<|im_end|>]"])
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, mesh in MESHES.items():
             table = job.require_planned_use(name, mesh, ranks_of(mesh))
             stages = re.findall(r"^ +(\d+)  \S.*? ([\d.]+ \w+) +[\d.]+ \w+$",
-                                table[table.index("each stage"):table.index("bytes that a rank sends")], re.M)
+                                table[table.index("each stage"):
+                                      table.index("bytes that a rank sends")], re.M)
             assert [int(stage) for stage, _ in stages] == list(range(mesh["pipeline"])), table
             shown = re.search(r"^device +all +\d+ +([\d.]+ \w+)", table, re.M)[1]
             assert shown == stages[-1][1], (shown, stages)

@@ -189,8 +189,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "things differ:\n  config.optimizer.params.lr: was 0.003, is now 0.001\n"
             "  config.train.seed: was 42, is now 7\n"
             "  remedy: undo the change to continue that run, or admit it with --allow "
-            "config.optimizer.params.lr (again for each field; the start of a name admits all "
-            "below it), or start a new one in another output_dir\n"), refused.stderr
+            "config.optimizer.params.lr (once for each field; --allow config.train admits "
+            "all of train), or start a new one in another output_dir\n"), refused.stderr
         assert len(steps(job.out("guarded"))) == 4, "a refused resume changed the run"
         allowed = ("--allow", "config.optimizer.params.lr", "--allow", "config.train")
         job.run("guarded", "--resume", "auto", *allowed, **changed)
@@ -219,8 +219,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "started there; 2 things differ:\n  config.optimizer.params.lr: was 0.003, is now "
             "0.001\n  config.train.seed: was 42, is now 7\n"
             "  remedy: undo the change to continue that run, or admit it with --allow "
-            "config.optimizer.params.lr (again for each field; the start of a name admits all "
-            "below it), or start a new one in another output_dir\n"), refused.stderr
+            "config.optimizer.params.lr (once for each field; --allow config.train admits "
+            "all of train), or start a new one in another output_dir\n"), refused.stderr
         assert not (out / "run.json").exists(), "a refused resume changed the run"
         on_two = job.run("lost", "--nproc", 2, "--resume", "auto", code=2, **changed)
         assert "  config.train.seed: was 42, is now 7\n" in on_two.stderr, on_two.stderr

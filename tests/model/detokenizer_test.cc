@@ -81,13 +81,13 @@ TEST_CASE("unknown token ids give no text, and incomplete characters a replaceme
 }
 
 TEST_CASE("text that is not UTF-8 is converted to valid UTF-8") {
-  CHECK(valid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") ==
+  CHECK(replace_not_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") ==
         "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
-  CHECK(valid_utf8("\xC0\x80") == bad + bad);                      // overlong
-  CHECK(valid_utf8("\xED\xA0\x80") == bad + bad + bad);            // surrogate
-  CHECK(valid_utf8("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
-  CHECK(valid_utf8("x\xE2\x82") == "x" + bad);                     // cut short: one character
+  CHECK(replace_not_utf8("\xC0\x80") == bad + bad);                      // overlong
+  CHECK(replace_not_utf8("\xED\xA0\x80") == bad + bad + bad);            // surrogate
+  CHECK(replace_not_utf8("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
+  CHECK(replace_not_utf8("x\xE2\x82") == "x" + bad);                     // cut short: one character
 }
 
 TEST_CASE("files that are not a BPE tokenizer are refused") {

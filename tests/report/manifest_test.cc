@@ -373,9 +373,8 @@ TEST_CASE("a resume of another run is refused with all that differs") {
           "  seed: was 18446744073709551615, is now 1");
   REQUIRE(error.remedy() ==
           "undo the change to continue that run, or admit it with --allow data.train.fingerprint "
-          "(again for "
-          "each field; the start of a name admits all below it), or start a new one in another "
-          "output_dir");
+          "(once for each field; --allow config.train admits all of train), or start a new one in "
+          "another output_dir");
   REQUIRE(
       error_of([&] { refuse_other_run("r", all, {"data.train"}); }).remedy() ==
       "undo the change to continue that run, or admit it with --allow seed, or start a new one in "

@@ -100,16 +100,16 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   RefusingFiles refusing;
   LaunchRecord record(path, {77, kStarted, kStarted}, refusing);
   record.record_failure({137, 0, "killed by signal 9"});
-  REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
+  REQUIRE(record.found_manifest() == LaunchRecord::FoundManifest::kNone);
   const std::string text = manifest_text(running_manifest("77", kStarted + 2));
   put_file(path, text);
   record.record_failure({5, 0, "disk full"});
-  REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
+  REQUIRE(record.found_manifest() == LaunchRecord::FoundManifest::kOurs);
   REQUIRE(read_file(path) == text);
   // The record does not change, whatever happens to the file.
   put_file(path, "{");
   record.record_failure({5, 0, "disk full"});
-  REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
+  REQUIRE(record.found_manifest() == LaunchRecord::FoundManifest::kOurs);
 }
 
 TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
@@ -118,10 +118,10 @@ TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, "{");
   record.record_failure({137, 0, "killed by signal 9"});
-  REQUIRE(record.run_file() == LaunchRecord::RunFile::kUnreadable);
+  REQUIRE(record.found_manifest() == LaunchRecord::FoundManifest::kUnreadable);
   put_file(path, manifest_text(running_manifest("78", kStarted + 2)));
   record.record_failure({137, 0, "killed by signal 9"});
-  REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
+  REQUIRE(record.found_manifest() == LaunchRecord::FoundManifest::kNone);
 }
 
 TEST_CASE("a start that wrote no manifest is recorded with its ranks") {

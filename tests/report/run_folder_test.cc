@@ -247,10 +247,10 @@ TEST_CASE("a step of a missing run is refused before anything is created") {
 TEST_CASE("a file that blocks a run's folder is reported without changing the folder") {
   const TemporaryFolder base;
   put_file(base / "thesis.tex", "years of work");
-  REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() ==
+  REQUIRE(run_folder_problem(base.path(), RunStart::kFresh)->message() ==
           refusal(base.path(), RunStart::kFresh).message());
-  REQUIRE_FALSE(folder_problem(base / "new", RunStart::kFresh));
-  REQUIRE(folder_problem(base / "new", RunStart::kResumeStep)->code() == ExitCode::kUsage);
+  REQUIRE_FALSE(run_folder_problem(base / "new", RunStart::kFresh));
+  REQUIRE(run_folder_problem(base / "new", RunStart::kResumeStep)->code() == ExitCode::kUsage);
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
 }
 

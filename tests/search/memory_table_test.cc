@@ -91,7 +91,7 @@ TEST_CASE("each part of a memory table equals its category of the plan") {
     const TierPlan tier = plan_memory(plan_steps(config, model.config, 0)).at(Tier::kDevice);
     const auto category = [&](Category which) {
       const auto c = static_cast<size_t>(which);
-      return static_cast<double>(tier.persistent[c] + tier.at_peak[c]);
+      return static_cast<double>(tier.persistent[c] + tier.bytes_at_joint_peak[c]);
     };
     INFO("ZeRO " << zero);
     CHECK(row.peak_instr == tier.peak_instr);

@@ -165,7 +165,8 @@ TEST_CASE("memory over a step reaches the peak that the plan knows") {
         }
         CHECK(points[i].begin < step.timeline.end);
       }
-      CHECK(fullest == sum_categories(plan_memory({rank.program}).at(Tier::kDevice).at_peak));
+      CHECK(fullest ==
+            sum_categories(plan_memory({rank.program}).at(Tier::kDevice).bytes_at_joint_peak));
     }
 }
 

@@ -29,18 +29,18 @@ disk: {read: 2 MB/s, write: 1 MB/s}
 )";
 
 /// A program with a buffer on each tier and a group of 4 ranks.
-struct PricedProgram {
+struct ProgramWithCosts {
   Machine machine = parse_machine("gpus.yaml", kGpus);
   Program program;
   ModelDescription model;
 
-  PricedProgram() {
+  ProgramWithCosts() {
     for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"data@0", {0, 1, 2, 3}}, {4, 0}});
   }
   Picoseconds time_of(const Instr& instr, int ranks_on_node = 4) {
-    InstrCosts costs(machine, 3, program, model, {ranks_on_node});
+    InstrCostModel costs(machine, 3, program, model, {ranks_on_node});
     return costs.cost_of(instr).unshared_time;
   }
 };
@@ -52,7 +52,7 @@ BufferRange first_bytes(BufferId buffer, int64_t count) {
 constexpr Picoseconds kMicrosecond = 1'000'000;
 
 TEST_CASE("an instruction's time follows from the bytes that it moves and their tier") {
-  PricedProgram priced;
+  ProgramWithCosts priced;
   Instr update{.kind = InstrKind::kUpdate};
   update.reads = {first_bytes(0, 400)};
   update.writes = {first_bytes(0, 400), first_bytes(0, 400), first_bytes(0, 400)};
@@ -87,7 +87,7 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
 }
 
 TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
-  PricedProgram priced;
+  ProgramWithCosts priced;
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Communication{.group = 0};
   sum.reads = sum.writes = {first_bytes(0, 1000), first_bytes(0, 2000)};
@@ -103,7 +103,7 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
 
 TEST_CASE(
     "a missing entry of a machine file is named with what to add, an impossible one is refused") {
-  PricedProgram priced;
+  ProgramWithCosts priced;
   priced.machine.host_link = {};
   priced.machine.host_memory_bandwidth = 0;
   priced.machine.disk_read_bandwidth = 0;

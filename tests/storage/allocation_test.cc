@@ -50,8 +50,8 @@ namespace {
 /// WithoutRing refuses io_uring on demand, and otherwise behaves like the machine.
 class WithoutRing : public testing::FaultStorage {
  public:
-  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
-    return machine_storage().open_threads(fd, depth);
+  std::unique_ptr<BlockQueue> open_thread_queue(int fd, int depth) override {
+    return machine_storage().open_thread_queue(fd, depth);
   }
 };
 

@@ -104,14 +104,14 @@ int FaultStorage::use_page_cache(int fd) {
 int64_t FaultStorage::free_bytes(const std::string& folder) {
   return reported_free_bytes >= 0 ? reported_free_bytes : machine_storage().free_bytes(folder);
 }
-QueueOrErrno FaultStorage::open_ring(int fd, int depth, bool single_submit) {
+QueueOrErrno FaultStorage::open_ring_queue(int fd, int depth, bool single_submit) {
   if (ring_errno != 0) return {nullptr, ring_errno};
-  QueueOrErrno opened = machine_storage().open_ring(fd, depth, single_submit);
+  QueueOrErrno opened = machine_storage().open_ring_queue(fd, depth, single_submit);
   if (opened.queue) opened.queue = std::make_unique<FaultQueue>(*this, std::move(opened.queue));
   return opened;
 }
-std::unique_ptr<BlockQueue> FaultStorage::open_threads(int fd, int depth) {
-  return std::make_unique<FaultQueue>(*this, machine_storage().open_threads(fd, depth));
+std::unique_ptr<BlockQueue> FaultStorage::open_thread_queue(int fd, int depth) {
+  return std::make_unique<FaultQueue>(*this, machine_storage().open_thread_queue(fd, depth));
 }
 void FaultStorage::sleep(double seconds) {
   ++sleeps;
@@ -162,7 +162,7 @@ std::vector<std::string> capture_log_lines(const std::function<void()>& body) {
 std::string ring_refusal() {
   const TemporaryFolder folder;
   const int fd = machine_storage().open_new(folder / "probe");
-  const QueueOrErrno opened = machine_storage().open_ring(fd, 2, false);
+  const QueueOrErrno opened = machine_storage().open_ring_queue(fd, 2, false);
   ::close(fd);
   return opened.queue ? ""
                       : cat("this machine refuses io_uring: ", errno_text(opened.error_number));

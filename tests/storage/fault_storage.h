@@ -44,8 +44,8 @@ class FaultStorage : public StorageSystem {
   int use_page_cache(int fd) override;
   int64_t free_bytes(const std::string& folder) override;
   bool is_in_memory(const std::string&) override { return claims_memory; }
-  QueueOrErrno open_ring(int fd, int depth, bool single_submit) override;
-  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override;
+  QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit) override;
+  std::unique_ptr<BlockQueue> open_thread_queue(int fd, int depth) override;
   double now_seconds() override { return clock_seconds; }
   void sleep(double seconds) override;
 };

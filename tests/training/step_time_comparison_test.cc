@@ -77,7 +77,7 @@ TEST_CASE("waits for other stages are a separate part") {
   StepTimeComparison times(
       {StepTime{.seconds = 1, .layer_seconds = 0.5, .pipeline_wait_seconds = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
-    times.add_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
+    times.add_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stage_wait = 1.5});
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
         std::string::npos);
   CHECK(last_line(times.text({})) ==

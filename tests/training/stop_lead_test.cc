@@ -93,12 +93,12 @@ TEST_CASE("only costs that have grown notably are written during a run") {
   REQUIRE(!lead.has_grown());
   lead.add_step_time(1);
   REQUIRE(lead.has_grown());
-  lead.record_written();
+  lead.mark_costs_written();
   lead.add_step_time(1.09);
   REQUIRE(!lead.has_grown());
   lead.add_step_time(1.2);
   REQUIRE(lead.has_grown());
-  lead.record_written();
+  lead.mark_costs_written();
   lead.add_save_time(0.5);
   REQUIRE(lead.has_grown());
 }

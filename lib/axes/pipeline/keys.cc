@@ -109,7 +109,7 @@ void check_layers(ResolveState& r) {
 
 void check_partition(ResolveState& r) {
   const std::string& text = r.config.pipeline.partition;
-  if (pipeline_balance(text)) return;
+  if (parse_pipeline_balance(text)) return;
   if (text.starts_with(kTypePrefix))
     r.error(
         "pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
@@ -158,7 +158,7 @@ int64_t mesh_sizes::pipeline(const Config& config) {
   return std::max<int64_t>(1, config.parallel.pipeline);
 }
 
-std::optional<PipelineBalance> pipeline_balance(const std::string& text) {
+std::optional<PipelineBalance> parse_pipeline_balance(const std::string& text) {
   const std::string word = to_lower_case(text);
   if (word == "best") return PipelineBalance::kCost;
   if (word == "parameters") return PipelineBalance::kParameters;

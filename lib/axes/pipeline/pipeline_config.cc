@@ -21,7 +21,7 @@ double idle_share(const Config& config, int32_t micro_batches) {
 }
 
 PipelineBalance resolved_pipeline_balance(const Config& config) {
-  const auto balance = pipeline_balance(config.pipeline.partition);
+  const auto balance = parse_pipeline_balance(config.pipeline.partition);
   require(balance.has_value(), "pipeline.partition was checked");
   return *balance;
 }

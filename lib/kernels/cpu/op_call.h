@@ -85,7 +85,7 @@ class OpCall {
   const A& attrs() const {
     return op_.attrs.get<A>();
   }
-  bool accumulate() const { return context_.accumulate; }
+  bool accumulates() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }
   int64_t first_token() const { return context_.first_token; }
   const StepScalars& scalars() const {

@@ -39,7 +39,7 @@ struct CudnnAttentionGraph {
   /// Tensors of backward: the gradients of out and of q, k and v; scratch for dout . out, F32[B, H,
   /// T, 1]; the number 1.
   int64_t dout = 0, dq = 0, dk = 0, dv = 0, delta = 0, one = 0;
-  /// The lists of documents (DocumentLists::Group).
+  /// The lists of documents (DocumentLists::DocumentGroup).
   std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {},
                          token_offsets = {};
 };

@@ -10,9 +10,10 @@ namespace {
 constexpr const char* kLibrary = "libcudnn.so.9";
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
-              "install cuDNN 9 (nvidia-cudnn-cu13) next to ftrun's Python packages, or set "
-              "kernels.attention: own");
+  throw Error(
+      ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
+      "install cuDNN 9 (nvidia-cudnn-cu13) in the Python environment that has LibTorch, or set "
+      "kernels.attention: own");
 }
 
 template <class Function>

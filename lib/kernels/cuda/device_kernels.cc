@@ -315,7 +315,7 @@ class CudaKernels final : public DeviceKernels {
     if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");
   }
 
-  Libraries libraries() {
+  KernelLibraries libraries() {
     return {info_, *matmul_, cudnn_ ? &*cudnn_ : nullptr, attention_.documents};
   }
 

@@ -6,9 +6,9 @@
 
 namespace ftrun::cuda {
 
-/// Libraries holds the libraries that operations use in addition to our own kernels. They are
+/// KernelLibraries holds the libraries that operations use in addition to our own kernels. They are
 /// borrowed.
-struct Libraries {
+struct KernelLibraries {
   const DeviceInfo& gpu;
   Matmul& matmul;
   /// cuDNN's attention; null: our kernels compute all attention.

@@ -80,7 +80,7 @@ class Operation {
   const A& attrs() const {
     return op_.attrs.get<A>();
   }
-  bool accumulate() const { return context_.accumulate; }
+  bool accumulates() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }
   int64_t first_token() const { return context_.first_token; }
   /// Returns the step's scalars in device memory.

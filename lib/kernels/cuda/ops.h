@@ -8,12 +8,12 @@
 // fit its kernel.
 namespace ftrun::cuda {
 
-#define FTRUN_OP(kind, name) void run_##name(const Operation& op, const Libraries& libraries);
-#define FTRUN_PREPARED_OP(kind, name)                               \
-  void run_##name(const Operation& op, const Libraries& libraries); \
-  void prepare_##name(const LayerGraph& graph, const Op& op, const Libraries& libraries);
-#define FTRUN_PAIRED_OP(kind, name)                                 \
-  void run_##name(const Operation& op, const Libraries& libraries); \
+#define FTRUN_OP(kind, name) void run_##name(const Operation& op, const KernelLibraries& libraries);
+#define FTRUN_PREPARED_OP(kind, name)                                     \
+  void run_##name(const Operation& op, const KernelLibraries& libraries); \
+  void prepare_##name(const LayerGraph& graph, const Op& op, const KernelLibraries& libraries);
+#define FTRUN_PAIRED_OP(kind, name)                                       \
+  void run_##name(const Operation& op, const KernelLibraries& libraries); \
   bool run_pair_##name(const Operation& first, const Operation& second);
 #define FTRUN_COLLECTIVE(kind, name)
 #include "ops/kinds.inc"

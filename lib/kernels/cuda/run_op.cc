@@ -8,7 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-void prepare_operation(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+void prepare_operation(const LayerGraph& graph, const Op& op, const KernelLibraries& libraries) {
   switch (op.kind) {
 #define FTRUN_OP(kind, name) \
   case OpKind::kind:         \
@@ -29,12 +29,12 @@ void prepare_operation(const LayerGraph& graph, const Op& op, const Libraries& l
 
 }  // namespace
 
-void prepare(const LayerGraph& graph, const Libraries& libraries) {
+void prepare(const LayerGraph& graph, const KernelLibraries& libraries) {
   for (const auto* list : {&graph.forward, &graph.backward})
     for (const Op& op : *list) prepare_operation(graph, op, libraries);
 }
 
-void run_operation(const Operation& op, const Libraries& libraries) {
+void run_operation(const Operation& op, const KernelLibraries& libraries) {
   switch (op.op().kind) {
 #define FTRUN_OP(kind, name) \
   case OpKind::kind:         \

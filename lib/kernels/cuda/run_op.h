@@ -6,9 +6,9 @@
 namespace ftrun::cuda {
 
 /// Prepares a graph (DeviceKernels::prepare()).
-void prepare(const LayerGraph& graph, const Libraries& libraries);
+void prepare(const LayerGraph& graph, const KernelLibraries& libraries);
 /// Enqueues one operation (DeviceKernels::run_ops()).
-void run_operation(const Operation& op, const Libraries& libraries);
+void run_operation(const Operation& op, const KernelLibraries& libraries);
 /// Enqueues both operations of a pair (is_gpu_pair) as one. The results have the same bits as when
 /// the operations run separately. Returns false, and does nothing, if the operands do not fit the
 /// pair's kernel.

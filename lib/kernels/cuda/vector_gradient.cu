@@ -102,7 +102,7 @@ VectorGradient vector_gradient_of(const Operation& op, size_t i) {
           .rstd_stride = 1,
           .gradient = gradient,
           .gradient_dtype = dtype,
-          .accumulate = op.accumulate(),
+          .accumulate = op.accumulates(),
           .workspace = op.workspace<void>(),
           .workspace_bytes = op.workspace_bytes()};
 }

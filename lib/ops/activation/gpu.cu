@@ -125,15 +125,15 @@ Launch by_row(const Operation& op, int64_t packs) {
 
 }  // namespace
 
-void run_activation(const Operation& op, const Libraries& /*libraries*/) {
+void run_activation(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, Activated{activation_of(op.op())});
 }
 
-void run_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_activation_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, ActivationGradient{activation_of(op.op())});
 }
 
-void run_gated_activation(const Operation& op, const Libraries& /*libraries*/) {
+void run_gated_activation(const Operation& op, const KernelLibraries& /*libraries*/) {
   const int64_t width = op.out_dims(0)[1];
   with_type(op.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -147,7 +147,7 @@ void run_gated_activation(const Operation& op, const Libraries& /*libraries*/) {
   });
 }
 
-void run_gated_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_gated_activation_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const int64_t width = op.in_dims(0)[1];
   with_type(op.dtype(), [&](auto type) {
     using T = decltype(type);

@@ -12,7 +12,7 @@ struct Sum {
 
 }  // namespace
 
-void run_add(const Operation& op, const Libraries& /*libraries*/) {
+void run_add(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, Sum{});
 }
 

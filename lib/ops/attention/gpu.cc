@@ -28,8 +28,8 @@ void check_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
   check_head_size(head_size);
   const DType dtype = graph.at(op.out[0]).dtype;
   const bool narrow = dtype != DType::kF32;
-  const SharedMemory needed = narrow ? attention_shared_narrow(head_size, backward)
-                                     : attention_shared_f32(head_size, backward);
+  const BlockSharedMemory needed = narrow ? attention_shared_narrow(head_size, backward)
+                                          : attention_shared_f32(head_size, backward);
   if (needed.bytes <= gpu.block_shared_bytes) return;
   throw Error(
       ExitCode::kUnsupported,
@@ -77,7 +77,7 @@ DocumentLists document_lists_of(const Operation& op, const GpuAttentionWorkspace
 /// Returns whether cuDNN computes this operation. One direction may use cuDNN and the other our
 /// kernels, because both have the same statistics (lse).
 bool uses_cudnn(const Operation& op, const Attention& a, bool backward,
-                const Libraries& libraries) {
+                const KernelLibraries& libraries) {
   return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
 }
@@ -111,7 +111,8 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
 /// Makes cuDNN's plan if cuDNN computes the operation. If our kernels compute any of it, throws
 /// Error(kUnsupported), with the calculation, if they need more shared memory per block than the
 /// GPU has, or if the head is too large for any kernel.
-void prepare(const LayerGraph& graph, const Op& op, bool backward, const Libraries& libraries) {
+void prepare(const LayerGraph& graph, const Op& op, bool backward,
+             const KernelLibraries& libraries) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const Value& made = graph.at(op.out[0]);
   const int64_t tokens = made.dims[0];
@@ -128,15 +129,16 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
 
 }  // namespace
 
-void prepare_attention(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+void prepare_attention(const LayerGraph& graph, const Op& op, const KernelLibraries& libraries) {
   prepare(graph, op, false, libraries);
 }
 
-void prepare_attention_dgrad(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+void prepare_attention_dgrad(const LayerGraph& graph, const Op& op,
+                             const KernelLibraries& libraries) {
   prepare(graph, op, true, libraries);
 }
 
-void run_attention(const Operation& op, const Libraries& libraries) {
+void run_attention(const Operation& op, const KernelLibraries& libraries) {
   Attention a = attention_of(op, false);
   a.qkv = op.in(0);
   a.starts = op.ints_in(1);
@@ -147,7 +149,7 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   run_own_kernels(op, a, false);
 }
 
-void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
+void run_attention_dgrad(const Operation& op, const KernelLibraries& libraries) {
   Attention a = attention_of(op, true);
   a.da = op.in(0);
   a.qkv = op.in(1);

@@ -34,16 +34,16 @@ struct Attention {
   /// their blocks return at once. Null: it computes all tokens.
   const int32_t* uncovered;
 };
-/// SharedMemory is the shared memory that a block of an attention kernel needs; if there are
+/// BlockSharedMemory is the shared memory that a block of an attention kernel needs; if there are
 /// several kernels, the largest need.
-struct SharedMemory {
+struct BlockSharedMemory {
   int64_t bytes;
   /// The calculation of the size: "192 rows of 64 x 2 bytes and 512", where 512 is a number of
   /// additional bytes.
   std::string text;
 };
-SharedMemory attention_shared_f32(int64_t head_size, bool backward);
-SharedMemory attention_shared_narrow(int64_t head_size, bool backward);
+BlockSharedMemory attention_shared_f32(int64_t head_size, bool backward);
+BlockSharedMemory attention_shared_narrow(int64_t head_size, bool backward);
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_forward_f32(const Attention& a, cudaStream_t stream);
 void attention_backward_f32(const Attention& a, cudaStream_t stream);

@@ -317,7 +317,7 @@ Launch attention_launch(const Args& args, int heads, int tiles, cudaStream_t str
 
 }  // namespace
 
-SharedMemory attention_shared_f32(int64_t head_size, bool backward) {
+BlockSharedMemory attention_shared_f32(int64_t head_size, bool backward) {
   const int tiles = backward ? kBackwardTiles : kForwardTiles;
   return {shared_floats(tiles, static_cast<int>(head_size)) * static_cast<int64_t>(sizeof(float)),
           cat(tiles, " tiles of ", kTile, " x ", head_size + 1, " x ", sizeof(float), " bytes and ",

@@ -709,8 +709,8 @@ Launch attention_launch(const AttentionArgs<T>& args, int block_rows, int heads,
 
 }  // namespace
 
-SharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
-  SharedMemory found{};
+BlockSharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
+  BlockSharedMemory found{};
   with_padded_head(head_size, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
     constexpr auto kBytes = static_cast<int64_t>(D * sizeof(Bf16));

@@ -21,7 +21,7 @@ namespace {
 
 void add_attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const auto& a = op.attrs.get<AttentionAttrs>();
-  add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
+  add_head_dimensions(a.query_heads, a.kv_heads, a.head_size, letters);
 }
 
 /// Counts the pairs (query, key) of a head whose scores kernels compute: all pairs of a query block

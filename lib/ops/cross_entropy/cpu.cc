@@ -398,7 +398,7 @@ class LinearCrossEntropy {
       sums.losses += more.losses;
       sums.correct += more.correct;
     }
-    if (gradients_ && counted == 0 && !call_.accumulate()) head_.clear_parameter_gradients();
+    if (gradients_ && counted == 0 && !call_.accumulates()) head_.clear_parameter_gradients();
     double* const loss = call_.out<double>(0);
     loss[0] += sums.losses;
     loss[1] += static_cast<double>(gradients_ ? counted : sums.correct);
@@ -412,7 +412,7 @@ class LinearCrossEntropy {
         call_.workspace<double>(layout_.losses), count,
         [&](int64_t i) { return compute_row_loss(head_.logits(i), head_.label(chunk.token[i])); });
     if (!gradients_) return sums;
-    head_.compute_parameter_gradients(chunk, first > 0 || call_.accumulate());
+    head_.compute_parameter_gradients(chunk, first > 0 || call_.accumulates());
     head_.compute_input_gradient(chunk);
     return sums;
   }
@@ -592,7 +592,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
     return;
   }
   for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.local_label(i) < 0 ? 0.0 : 1.0;
-  const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
+  const bool adds = chunk.attrs.first_token > 0 || call.accumulates();
   if (chunk.counted == 0) {
     if (!adds) chunk.head.clear_parameter_gradients();
     return;

@@ -162,7 +162,7 @@ class LinearCrossEntropy {
                         .count = count,
                         .data = logits_,
                         .stride = workspace_layout_.row_stride,
-                        .adds = first > 0 || op_.accumulate(),
+                        .adds = first > 0 || op_.accumulates(),
                         .results = results_,
                         .bias_sums = bias_sums_workspace(op_, workspace_layout_)},
                        matmul_);
@@ -193,11 +193,11 @@ VocabularyChunkArguments vocabulary_rows(const Operation& op, int64_t rows) {
 
 }  // namespace
 
-void run_linear_cross_entropy(const Operation& op, const Libraries& libraries) {
+void run_linear_cross_entropy(const Operation& op, const KernelLibraries& libraries) {
   LinearCrossEntropy(op, libraries.matmul).run();
 }
 
-void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
+void run_vocabulary_logits(const Operation& op, const KernelLibraries& libraries) {
   VocabularyChunkArguments rows = vocabulary_rows(op, op.out_dims(0)[0]);
   rows.logits = op.floats_out(0);
   rows.label_logit = op.floats_out(2);
@@ -226,7 +226,7 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
   vocabulary_statistics(rows, op.floats_out(1), op.stream());
 }
 
-void run_vocabulary_cross_entropy(const Operation& op, const Libraries& libraries) {
+void run_vocabulary_cross_entropy(const Operation& op, const KernelLibraries& libraries) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
   VocabularyChunkArguments rows = vocabulary_rows(op, op.in_dims(3)[0]);
   // The kernel reads these logits and, with gradients, writes them.
@@ -261,7 +261,7 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
                       .count = rows.rows,
                       .data = rows.logits,
                       .stride = stride,
-                      .adds = attrs.first_token > 0 || op.accumulate(),
+                      .adds = attrs.first_token > 0 || op.accumulates(),
                       .results = results,
                       .bias_sums = bias_sums_workspace(op, layout)},
                      libraries.matmul);

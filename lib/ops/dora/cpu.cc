@@ -188,7 +188,7 @@ void dora_scale_wgrad(const OpCall& call) {
     for (int64_t i = 0; i < all; ++i) sums[i] = divide_by_length(sums[i], squares[i]);
   });
   call.with_gradient<S>(
-      0, [&](auto* dm) { add_partials(partials, tokens, all, all, dm, call.accumulate()); });
+      0, [&](auto* dm) { add_partials(partials, tokens, all, all, dm, call.accumulates()); });
 }
 
 FTRUN_FOR_STORAGE_TYPES(dora_squared_lengths)

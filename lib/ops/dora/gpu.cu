@@ -148,7 +148,7 @@ void scale(const Operation& op, bool adds_bias) {
 
 /// Computes squared row lengths of W + scale B A, panel by panel, so that the sum is never in
 /// memory as a whole.
-void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
+void run_dora_squared_lengths(const Operation& op, const KernelLibraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
   const QuantizedFormat& format = op.quantized(0);
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
@@ -183,15 +183,15 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   }
 }
 
-void run_dora_scale(const Operation& op, const Libraries& /*libraries*/) {
+void run_dora_scale(const Operation& op, const KernelLibraries& /*libraries*/) {
   scale(op, op.has_in(3) && op.attrs<DoraAttrs>().adds_bias);
 }
 
-void run_dora_scale_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_dora_scale_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   scale(op, false);
 }
 
-void run_dora_scale_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_dora_scale_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto [gradient, dtype] = op.gradient(0);
   int64_t before = 0;
   for (const DoraAttrs::ScaledColumns& part : op.attrs<DoraAttrs>().parts) {

@@ -78,7 +78,7 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
 
 }  // namespace
 
-void run_dropout(const Operation& op, const Libraries& /*libraries*/) {
+void run_dropout(const Operation& op, const KernelLibraries& /*libraries*/) {
   dropout(op.dtype(),
           {.x = op.in(0),
            .y = op.out(0),

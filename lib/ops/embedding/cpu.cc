@@ -93,7 +93,7 @@ void embed_wgrad(const OpCall& call) {
   const int64_t order_size = sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary,
                                          rows.token_without_gradient, order);
   call.with_gradient<S>(0, [&]<class G>(G* dtable) {
-    if (!call.accumulate())
+    if (!call.accumulates())
       parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {
         std::fill(dtable + begin, dtable + end, G{});
       });

@@ -313,7 +313,7 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
 
 }  // namespace
 
-void run_embed(const Operation& op, const Libraries& /*libraries*/) {
+void run_embed(const Operation& op, const KernelLibraries& /*libraries*/) {
   const int64_t table_rows = op.in_dims(1)[0];
   embed(op.dtype(),
         {.tokens = op.ints_in(0),
@@ -326,7 +326,7 @@ void run_embed(const Operation& op, const Libraries& /*libraries*/) {
         op.stream());
 }
 
-void run_embed_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_embed_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto [dtable, dtype] = op.gradient(0);
   const int64_t scratch = gpu_embed_workspace(op.in_dims(0)[0], op.in_dims(1)[1]).bytes;
   if (scratch > 0) op.require_workspace(scratch);
@@ -341,7 +341,7 @@ void run_embed_wgrad(const Operation& op, const Libraries& /*libraries*/) {
                .vocabulary = op.out_dims(0)[0],
                .first_row = rows.first_row,
                .token_without_gradient = rows.token_without_gradient,
-               .accumulate = op.accumulate(),
+               .accumulate = op.accumulates(),
                .workspace = scratch > 0 ? op.workspace<void>() : nullptr},
               op.stream());
 }

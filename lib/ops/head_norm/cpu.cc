@@ -92,7 +92,7 @@ void head_norm_wgrad(const OpCall& call) {
     call.with_gradient<S>(i, [&](auto* dw) {
       const int64_t first = i == 0 ? 0 : row.key_offset;
       const int64_t width = i == 0 ? row.key_offset : row.value_offset - row.key_offset;
-      add_partials(partials + first, tokens, width, row.value_offset, dw, call.accumulate());
+      add_partials(partials + first, tokens, width, row.value_offset, dw, call.accumulates());
     });
 }
 

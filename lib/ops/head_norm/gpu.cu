@@ -85,7 +85,7 @@ __global__ void head_norm_dgrad_heads(const T* dy, const T* qkv, const float* me
 
 }  // namespace
 
-void run_head_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_head_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   with_head_vectors(
       op,
@@ -99,7 +99,7 @@ void run_head_norm(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(1), op.in(2), op.out(0));
 }
 
-void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_head_norm_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   with_head_vectors(
       op,
@@ -113,7 +113,7 @@ void run_head_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(1), op.in(4), op.in(5), op.out(0));
 }
 
-void run_head_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_head_norm_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
     VectorGradient g = gradient_of_heads(op, part, 3);

@@ -56,7 +56,7 @@ void linear_wgrad(const OpCall& call) {
                           .a = call.in<S>(0),
                           .b = call.in<S>(1),
                           .c = dw,
-                          .accumulate = call.accumulate()});
+                          .accumulate = call.accumulates()});
   });
 }
 
@@ -70,7 +70,7 @@ void bias_wgrad(const OpCall& call) {
     vec.column_sums(dy + first * width, sums, rows, width);
   });
   call.with_gradient<S>(
-      0, [&](auto* db) { add_partials(partials, tokens, width, width, db, call.accumulate()); });
+      0, [&](auto* db) { add_partials(partials, tokens, width, width, db, call.accumulates()); });
 }
 
 FTRUN_FOR_STORAGE_TYPES(linear)

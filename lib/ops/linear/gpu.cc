@@ -39,7 +39,7 @@ void multiply_by_weight(const Operation& op, MatmulArguments whole, Matmul& matm
 
 }  // namespace
 
-void run_linear(const Operation& op, const Libraries& libraries) {
+void run_linear(const Operation& op, const KernelLibraries& libraries) {
   const int64_t tokens = op.in_dims(0)[0], inputs = op.in_dims(0)[1], outputs = op.in_dims(1)[0];
   const bool bias = adds_bias(op.op());
   if (bias)
@@ -63,7 +63,7 @@ void run_linear(const Operation& op, const Libraries& libraries) {
                      libraries.matmul);
 }
 
-void run_linear_dgrad(const Operation& op, const Libraries& libraries) {
+void run_linear_dgrad(const Operation& op, const KernelLibraries& libraries) {
   const bool adds = op.has_in(2);
   if (adds) op.copy_to_result(2, element_count(op.in_dims(2)));
   multiply_by_weight(op,
@@ -78,7 +78,7 @@ void run_linear_dgrad(const Operation& op, const Libraries& libraries) {
                      libraries.matmul);
 }
 
-void run_linear_wgrad(const Operation& op, const Libraries& libraries) {
+void run_linear_wgrad(const Operation& op, const KernelLibraries& libraries) {
   const auto [dw, dtype] = op.gradient(0);
   libraries.matmul.run({.transpose_a = true,
                         .m = op.in_dims(0)[1],
@@ -87,13 +87,13 @@ void run_linear_wgrad(const Operation& op, const Libraries& libraries) {
                         .a = op.in(0),
                         .b = op.in(1),
                         .c = dw,
-                        .beta = op.accumulate() ? 1.0F : 0.0F,
+                        .beta = op.accumulates() ? 1.0F : 0.0F,
                         .dtype = op.dtype(),
                         .out_dtype = dtype},
                        op.stream());
 }
 
-void run_bias_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_bias_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   vector_gradient(op.dtype(), vector_gradient_of(op, 0), op.stream());
 }
 

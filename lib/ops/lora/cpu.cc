@@ -88,7 +88,7 @@ void lora_up_wgrad(const OpCall& call) {
                             .c = db,
                             .a_stride = outputs,
                             .b_stride = width,
-                            .accumulate = call.accumulate()});
+                            .accumulate = call.accumulates()});
     });
 }
 

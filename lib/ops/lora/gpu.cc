@@ -3,7 +3,7 @@
 
 namespace ftrun::cuda {
 
-void run_lora_up(const Operation& op, const Libraries& libraries) {
+void run_lora_up(const Operation& op, const KernelLibraries& libraries) {
   const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1];
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   op.copy_to_result(0, tokens * outputs);
@@ -24,7 +24,7 @@ void run_lora_up(const Operation& op, const Libraries& libraries) {
                          op.stream());
 }
 
-void run_lora_up_dgrad(const Operation& op, const Libraries& libraries) {
+void run_lora_up_dgrad(const Operation& op, const KernelLibraries& libraries) {
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   for (size_t p = 0; p < parts.size(); ++p)
     libraries.matmul.run({.m = op.in_dims(0)[0],
@@ -41,7 +41,7 @@ void run_lora_up_dgrad(const Operation& op, const Libraries& libraries) {
                          op.stream());
 }
 
-void run_lora_up_wgrad(const Operation& op, const Libraries& libraries) {
+void run_lora_up_wgrad(const Operation& op, const KernelLibraries& libraries) {
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   for (size_t p = 0; p < parts.size(); ++p) {
     const auto [db, dtype] = op.gradient(p);
@@ -53,7 +53,7 @@ void run_lora_up_wgrad(const Operation& op, const Libraries& libraries) {
                           .b = op.element(op.in(1), parts[p].first_rank),
                           .c = db,
                           .alpha = static_cast<float>(parts[p].scale),
-                          .beta = op.accumulate() ? 1.0F : 0.0F,
+                          .beta = op.accumulates() ? 1.0F : 0.0F,
                           .a_stride = op.in_dims(0)[1],
                           .b_stride = lora_ranks(parts),
                           .dtype = op.dtype(),

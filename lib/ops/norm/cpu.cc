@@ -67,7 +67,7 @@ void rms_norm_wgrad(const OpCall& call) {
     vec.rms_norm_wgrad(dy + first * width, x + first * width, rstd + first, sums, rows, width);
   });
   call.with_gradient<S>(
-      0, [&](auto* dw) { add_partials(partials, tokens, width, width, dw, call.accumulate()); });
+      0, [&](auto* dw) { add_partials(partials, tokens, width, width, dw, call.accumulates()); });
 }
 
 template <class S>
@@ -123,7 +123,7 @@ void layer_norm_wgrad(const OpCall& call) {
   for (size_t i = 0; call.has_out(i); ++i)
     call.with_gradient<S>(i, [&](auto* gradient) {
       add_partials(partials + static_cast<int64_t>(i) * width, tokens, width, sum_width, gradient,
-                   call.accumulate());
+                   call.accumulates());
     });
 }
 

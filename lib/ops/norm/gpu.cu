@@ -445,7 +445,7 @@ __global__ void layer_norm_partial_sums(const T* dy, const T* x, const float* me
 
 }  // namespace
 
-void run_layer_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_layer_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   const int64_t width = op.in_dims(0)[1];
   with_type(op.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -463,7 +463,7 @@ void run_layer_norm(const Operation& op, const Libraries& /*libraries*/) {
   });
 }
 
-void run_layer_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_layer_norm_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const int64_t width = op.in_dims(0)[1];
   with_type(op.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -481,7 +481,7 @@ void run_layer_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
   });
 }
 
-void run_layer_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_layer_norm_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const bool has_bias = op.has_out(1);
   VectorGradient weight = vector_gradient_of(op, 0);
   if (has_bias) weight.workspace_bytes /= 2;
@@ -504,7 +504,7 @@ void run_layer_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   add_partials(bias, op.stream());
 }
 
-void run_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_rms_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   rms_norm(op.dtype(),
            {.x = op.in(0),
             .r = nullptr,
@@ -518,7 +518,7 @@ void run_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
            op.stream());
 }
 
-void run_add_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_add_rms_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   rms_norm(op.dtype(),
            {.x = op.in(0),
             .r = op.in(1),
@@ -532,11 +532,11 @@ void run_add_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
            op.stream());
 }
 
-void run_rms_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_rms_norm_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   rms_norm_dgrad(op.dtype(), rms_norm_dgrad_of(op), op.stream());
 }
 
-void run_rms_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_rms_norm_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   vector_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
 }
 

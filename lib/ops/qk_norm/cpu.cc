@@ -78,7 +78,7 @@ void qk_norm_wgrad(const OpCall& call) {
   for (const size_t i : {size_t{0}, size_t{1}})
     call.with_gradient<S>(i, [&](auto* dw) {
       const Compute<S>* const first = partials + static_cast<int64_t>(i) * row.head_size;
-      add_partials(first, tokens, row.head_size, 2 * row.head_size, dw, call.accumulate());
+      add_partials(first, tokens, row.head_size, 2 * row.head_size, dw, call.accumulates());
     });
 }
 

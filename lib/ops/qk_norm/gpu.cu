@@ -67,7 +67,7 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
 
 }  // namespace
 
-void run_qk_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_qk_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   with_head_vectors(
       op,
@@ -81,7 +81,7 @@ void run_qk_norm(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(1), op.in(2), op.out(0));
 }
 
-void run_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_qk_norm_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& heads = op.attrs<HeadAttrs>();
   with_head_vectors(
       op,
@@ -95,7 +95,7 @@ void run_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(1), op.in(3), op.in(4), op.out(0));
 }
 
-void run_qk_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_qk_norm_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& attrs = op.attrs<HeadAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
     VectorGradient g = gradient_of_heads(op, part, 2);

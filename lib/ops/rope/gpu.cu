@@ -142,16 +142,16 @@ void rotate(const Operation& op, float sine_sign) {
 
 }  // namespace
 
-void run_rope_table(const Operation& op, const Libraries& /*libraries*/) {
+void run_rope_table(const Operation& op, const KernelLibraries& /*libraries*/) {
   rope_table(op.ints_in(0), op.floats_out(0), op.in_dims(0)[0], op.attrs<RopeTableAttrs>(),
              op.stream());
 }
 
-void run_rope(const Operation& op, const Libraries& /*libraries*/) {
+void run_rope(const Operation& op, const KernelLibraries& /*libraries*/) {
   rotate(op, 1.0F);
 }
 
-void run_rope_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_rope_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   rotate(op, -1.0F);
 }
 

@@ -21,7 +21,7 @@ void add_rope_table_letters(const Op& op, std::map<std::string, int64_t>& letter
 
 void add_rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const HeadAttrs& heads = op.attrs.get<RopeAttrs>().heads;
-  add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
+  add_head_dimensions(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
 void emit_rope_gradients(BackwardBuilder& d, const Op& op) {

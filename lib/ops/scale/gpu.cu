@@ -13,7 +13,7 @@ struct Scaled {
 
 }  // namespace
 
-void run_scale(const Operation& op, const Libraries& /*libraries*/) {
+void run_scale(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, Scaled{static_cast<float>(op.attrs<ScaleAttrs>().factor)});
 }
 

@@ -25,11 +25,11 @@ float bound_of(const Operation& op) {
 
 }  // namespace
 
-void run_softcap(const Operation& op, const Libraries& /*libraries*/) {
+void run_softcap(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, Capped{bound_of(op)});
 }
 
-void run_softcap_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_softcap_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   run_by_element(op, CapGradient{bound_of(op)});
 }
 

@@ -129,7 +129,7 @@ void whole_qk_norm_wgrad(const OpCall& call) {
     call.with_gradient<S>(i, [&](auto* dw) {
       const NormedPart& part = row.parts[i];
       add_partials(partials + part.first, tokens, part.count, row.value_offset, dw,
-                   call.accumulate());
+                   call.accumulates());
     });
 }
 

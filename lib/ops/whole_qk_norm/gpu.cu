@@ -125,7 +125,7 @@ Launch token_launch(const Operation& op) {
 
 }  // namespace
 
-void run_qk_dots(const Operation& op, const Libraries& /*libraries*/) {
+void run_qk_dots(const Operation& op, const KernelLibraries& /*libraries*/) {
   const void* const wq = op.has_in(2) ? op.in(2) : nullptr;
   const void* const wk = op.has_in(3) ? op.in(3) : nullptr;
   with_rows(
@@ -140,7 +140,7 @@ void run_qk_dots(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(1), wq, wk);
 }
 
-void run_whole_qk_norm(const Operation& op, const Libraries& /*libraries*/) {
+void run_whole_qk_norm(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& attrs = op.attrs<WholeQkNormAttrs>();
   with_rows(
       op,
@@ -156,7 +156,7 @@ void run_whole_qk_norm(const Operation& op, const Libraries& /*libraries*/) {
       op.in(0), op.in(2), op.in(3), op.out(0));
 }
 
-void run_whole_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_whole_qk_norm_dgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& attrs = op.attrs<WholeQkNormAttrs>();
   with_rows(
       op,
@@ -172,7 +172,7 @@ void run_whole_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/
       op.in(0), op.in(1), op.in(4), op.in(5), op.out(0));
 }
 
-void run_whole_qk_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+void run_whole_qk_norm_wgrad(const Operation& op, const KernelLibraries& /*libraries*/) {
   const auto& attrs = op.attrs<WholeQkNormAttrs>();
   for (const size_t part : {size_t{0}, size_t{1}}) {
     const int64_t skip = part == 0 ? 0 : attrs.query_elements() * dtype_bytes(op.dtype());

@@ -14,7 +14,7 @@ namespace {
 
 void add_whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   const HeadAttrs& heads = op.attrs.get<WholeQkNormAttrs>().heads;
-  add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
+  add_head_dimensions(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
 /// Emits the gradients. The dot products of a rank's own elements are summed over the ranks before

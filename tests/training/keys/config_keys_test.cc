@@ -366,8 +366,9 @@ const std::map<std::string, RunKey>& run_keys() {
        {"lib/training/text_generation.cc", "config.train.generate.prompt_tokens"}},
       {"train.generate.prompts",
        {"lib/training/text_generation.cc", "config.train.generate.prompts"}},
-      {"train.generate.tokens", {"lib/training/text_generation.cc", "wanted.tokens"}},
-      {"train.generate.temperature", {"lib/training/text_generation.cc", "wanted.temperature"}},
+      {"train.generate.tokens", {"lib/training/text_generation.cc", "generate_config.tokens"}},
+      {"train.generate.temperature",
+       {"lib/training/text_generation.cc", "generate_config.temperature"}},
       {"gradient_clipping",
        {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
       // These scale the loss before the optimizer sees gradients; they change only rounding.
@@ -411,7 +412,8 @@ const std::map<std::string, RunKey>& run_keys() {
       {"parallel.pipeline_layers",
        {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_balance(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/pipeline_config.cc",
+        "parse_pipeline_balance(config.pipeline.partition)"}},
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
