@@ -62,7 +62,7 @@ void check_data(const Config& config, const ModelConfig& model) {
 /// Returns the memory by tier: "1.68 GiB, host 317.25 MiB, nvme 769.50 MiB".
 std::string tiers_text(const MemoryPlan& plan) {
   std::string text = human_bytes(plan.at(Tier::kDevice).total);
-  for (const Tier tier : {Tier::kHost, Tier::kNvme})
+  for (const Tier tier : {Tier::kHost, Tier::kDisk})
     if (plan.at(tier).total > 0)
       text += cat(", ", tier_name(tier), " ", human_bytes(plan.at(tier).total));
   return text;

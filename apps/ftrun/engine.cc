@@ -106,7 +106,7 @@ void load_engine() {
   bench_entry = reinterpret_cast<BenchEntry>(::dlsym(engine, "ftrun_engine_bench"));
   if (engine_entry == nullptr || bench_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
-                "build ftrun again");
+                "install or build ftrun again, all parts of one version");
 }
 
 Machine bench_with_engine(const BenchRequest& request) {

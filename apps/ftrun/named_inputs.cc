@@ -187,7 +187,7 @@ void find_model(NameLookup& lookup, NamedInputs& inputs) {
 std::string pin_file(const char* key, const std::string& path, NameLookup& lookup) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file) return "";
-  const std::string hub_name = file->name.with_revision();
+  const std::string hub_name = file->name.full_name();
   if (find_cached_commit(hub_name, HubKind::kDataset).empty()) return "";
   return cat(lookup.pin(key, hub_name, HubKind::kDataset), "/", file->file);
 }

@@ -46,7 +46,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   space.file_size_limit = file_size_limit();
   // Each rank writes one file of a checkpoint.
   space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
-  space.swap_bytes = plan_memory(plan).at(Tier::kNvme).total * local_ranks;
+  space.swap_bytes = plan_memory(plan).at(Tier::kDisk).total * local_ranks;
   if (space.swap_bytes > 0) space.swap_folder = disk_folder(config.zero);
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);

@@ -42,7 +42,7 @@ std::string gigabytes(double bytes) {
 }
 
 std::string fits_text(const MemoryTableRow& row, const MemoryTableGpu& gpu) {
-  const bool formula = row.formula() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
+  const bool formula = row.formula_bytes() <= gpu.bytes, planned = row.planned_bytes() <= gpu.bytes;
   if (formula == planned) return planned ? "fits" : "no";
   return planned ? "fits, but not by the formulas" : "no, but fits by the formulas";
 }
@@ -56,16 +56,16 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
                      {"planned", std::llround(part.planned)},
                      {"why", part.why}});
   for (const MemoryTableGpu& gpu : gpus)
-    fits[gpu.name] = {{"formula", row.formula() <= gpu.bytes},
-                      {"planned", row.planned() <= gpu.bytes}};
+    fits[gpu.name] = {{"formula", row.formula_bytes() <= gpu.bytes},
+                      {"planned", row.planned_bytes() <= gpu.bytes}};
   Json json{{"model", model.name},
             {"parameters", row.parameters},
             {"zero_stage", row.query.zero},
             {"gpus", row.query.ranks},
             {"row_tokens", row.query.sequence_length},
             {"recompute", name_of(row.query.recompute)},
-            {"formula", std::llround(row.formula())},
-            {"planned", std::llround(row.planned())},
+            {"formula", std::llround(row.formula_bytes())},
+            {"planned", std::llround(row.planned_bytes())},
             {"fullest", row.peak_instr},
             {"lines", lines},
             {"fits", fits}};
@@ -85,8 +85,8 @@ void print_differences(const MemoryTableModel& model, const MemoryTableRow& row)
   for (const MemoryTablePart& part : row.parts)
     cells.push_back({part.name, gigabytes(part.formula), gigabytes(part.planned),
                      gigabytes(part.planned - part.formula), part.why});
-  cells.push_back({"all", gigabytes(row.formula()), gigabytes(row.planned()),
-                   gigabytes(row.planned() - row.formula()), ""});
+  cells.push_back({"all", gigabytes(row.formula_bytes()), gigabytes(row.planned_bytes()),
+                   gigabytes(row.planned_bytes() - row.formula_bytes()), ""});
   std::cout << format_table({"part", "formula", "planned", "difference", "why"}, cells);
 }
 
@@ -100,14 +100,14 @@ Json print_textbook_figures(const std::vector<MemoryTableRow>& rows, double para
         textbook_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
         kTextbookActivations;
     const MemoryTableRow& row = rows[static_cast<size_t>(stated.zero)];
-    cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
-                     fixed_text(formula, 1), signed_percent_text(formula / stated.gigabytes - 1, 1),
-                     gigabytes(row.planned()),
-                     signed_percent_text(row.planned() / (stated.gigabytes * kGigabyte) - 1, 1)});
+    cells.push_back(
+        {cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0), fixed_text(formula, 1),
+         signed_percent_text(formula / stated.gigabytes - 1, 1), gigabytes(row.planned_bytes()),
+         signed_percent_text(row.planned_bytes() / (stated.gigabytes * kGigabyte) - 1, 1)});
     json.push_back({{"zero_stage", stated.zero},
                     {"stated", stated.gigabytes},
                     {"formula", formula},
-                    {"planned", row.planned() / kGigabyte}});
+                    {"planned", row.planned_bytes() / kGigabyte}});
   }
   std::cout
       << "\nround figures of textbooks for 7 B on 8 GPUs, in GB, next to the formula with "
@@ -135,8 +135,8 @@ Json print_two_gpus(const std::optional<Machine>& machine,
   for (const MemoryTableRow& row : rows) {
     cells.push_back(
         {row.query.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
-         std::string(name_of(row.query.recompute)), gigabytes(row.formula()),
-         gigabytes(row.planned()),
+         std::string(name_of(row.query.recompute)), gigabytes(row.formula_bytes()),
+         gigabytes(row.planned_bytes()),
          row.step_seconds ? format_number("%.4g", *row.step_seconds) : "?",
          row.communication_wait_share ? percent_text(*row.communication_wait_share, 1) : "?"});
     json.push_back(row_json(model, row, gpus));
@@ -207,8 +207,8 @@ Json print_rows(const std::vector<ModelRows>& rows_by_model,
   for (const auto& [model, rows] : rows_by_model)
     for (const MemoryTableRow& row : rows) {
       cells.push_back({model.name, std::to_string(row.query.zero), std::to_string(row.query.ranks),
-                       gigabytes(row.formula()), gigabytes(row.planned()),
-                       signed_percent_text(row.planned() / row.formula() - 1, 1)});
+                       gigabytes(row.formula_bytes()), gigabytes(row.planned_bytes()),
+                       signed_percent_text(row.planned_bytes() / row.formula_bytes() - 1, 1)});
       for (const MemoryTableGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       json.push_back(row_json(model, row, gpus));
     }

@@ -8,7 +8,6 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
-#include "base/text.h"
 #include "base/utf8.h"
 #include "inputs/check_data_files.h"
 #include "inputs/run_data.h"

@@ -102,7 +102,7 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
-  const MemoryMeasure on_disk = memory_measure_of(Tier::kNvme, loaded.config);
+  const MemoryMeasure on_disk = memory_measure_of(Tier::kDisk, loaded.config);
   return Error(
       full->code(), full->message(),
       cat(full->remedy(), "; ",
@@ -118,7 +118,7 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan,
                                   int64_t local_ranks) {
-  const int64_t bytes = plan_memory(plan).at(Tier::kNvme).total * local_ranks;
+  const int64_t bytes = plan_memory(plan).at(Tier::kDisk).total * local_ranks;
   if (bytes == 0) return std::nullopt;
   const ZeroConfig& zero = loaded.config.zero;
   const auto problem = folder_problem(loaded, disk_folder(zero), bytes, local_ranks);
@@ -135,7 +135,7 @@ std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64
                          const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local_ranks)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local_ranks, limit))
-    throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
+    throw Error(problem->code(), cat("the run does not fit into memory: ", problem->message()),
                 problem->remedy());
   if (limit.total_bytes == 0) return "";
   return scarce_memory_text(loaded, step, local_ranks, limit.available_bytes,

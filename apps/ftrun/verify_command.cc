@@ -30,7 +30,7 @@ namespace {
   throw ErrorWithProblems(
       Error(ExitCode::kBadInput, join(damage, "\n"),
             "continue from the newest undamaged checkpoint with --resume auto, or "
-            "from that of another step with --resume STEP"),
+            "from another one with --resume STEP"),
       std::move(problems));
 }
 

@@ -53,20 +53,20 @@ class MeshAxes {
  public:
   constexpr MeshAxes() = default;
   constexpr MeshAxes(std::initializer_list<MeshAxis> axes) {
-    for (const MeshAxis axis : axes) marks_ |= mark(axis);
+    for (const MeshAxis axis : axes) bits_ |= bit_of(axis);
   }
 
-  constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
-  constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
-  constexpr bool intersects(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
-  constexpr bool empty() const { return marks_ == 0; }
-  constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
-  constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }
+  constexpr bool contains(MeshAxis axis) const { return (bits_ & bit_of(axis)) != 0; }
+  constexpr bool contains(MeshAxes axes) const { return (axes.bits_ & ~bits_) == 0; }
+  constexpr bool intersects(MeshAxes axes) const { return (axes.bits_ & bits_) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr void add(MeshAxes axes) { bits_ |= axes.bits_; }
+  constexpr void remove(MeshAxes axes) { bits_ &= ~axes.bits_; }
   constexpr bool operator==(const MeshAxes&) const = default;
 
  private:
-  static constexpr uint32_t mark(MeshAxis axis) { return 1U << static_cast<int>(axis); }
-  uint32_t marks_ = 0;
+  static constexpr uint32_t bit_of(MeshAxis axis) { return 1U << static_cast<int>(axis); }
+  uint32_t bits_ = 0;
 };
 
 constexpr bool intersects(DividedParts a, DividedParts b) {

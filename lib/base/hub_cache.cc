@@ -345,7 +345,7 @@ std::string find_hub_file(const std::string& path) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file || posix_files().exists(path)) return path;
   try {
-    return cat(find_data_set(file->name.with_revision()).folder, "/", file->file);
+    return cat(find_data_set(file->name.full_name()).folder, "/", file->file);
   } catch (const Error&) {
     return path;
   }

@@ -17,7 +17,7 @@ struct HubName {
   bool gives_revision = false;
 
   /// Returns "owner/name@revision".
-  std::string with_revision() const { return repository + "@" + revision; }
+  std::string full_name() const { return repository + "@" + revision; }
 };
 
 /// Returns whether a text consists of hexadecimal digits only, as a commit does.

@@ -25,9 +25,9 @@ std::string rename_for_removal(FileSystem& files, const std::string& old_folder,
                                const std::string& folder) {
   const auto leftover = parse_leftover_name(fs::path(old_folder).filename().string());
   if (!leftover || !leftover->complete) return old_folder;
-  std::string doomed = make_temporary_path(folder);
-  files.rename(old_folder, doomed);
-  return doomed;
+  std::string to_remove = make_temporary_path(folder);
+  files.rename(old_folder, to_remove);
+  return to_remove;
 }
 
 /// Removes a folder; logs a warning if it stays. That is not a failure: a folder of a network file
@@ -35,13 +35,13 @@ std::string rename_for_removal(FileSystem& files, const std::string& old_folder,
 void remove_or_warn(FileSystem& files, const std::string& old_folder, const std::string& folder,
                     std::string_view marker_file, const char* what) {
   try {
-    const std::string doomed = rename_for_removal(files, old_folder, folder);
+    const std::string to_remove = rename_for_removal(files, old_folder, folder);
     std::error_code error;
     // Only the link is removed, because its target does not belong to ftrun.
-    if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);
-    for (const std::string& name : files.list(doomed))
-      if (name != marker_file) files.remove_all((fs::path(doomed) / name).string());
-    files.remove_all(doomed);
+    if (fs::is_symlink(fs::symlink_status(to_remove, error))) return files.remove_all(to_remove);
+    for (const std::string& name : files.list(to_remove))
+      if (name != marker_file) files.remove_all((fs::path(to_remove) / name).string());
+    files.remove_all(to_remove);
   } catch (const std::exception& exception) {
     log_warning(cat(folder, ": ", what, " could not be removed: ", as_error(exception).message()));
   }

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDamaged =
-    "resume from another checkpoint (ftrun verify lists them): this one is damaged or incomplete";
+    "resume from another checkpoint (ftrun inspect lists them): this one is damaged or incomplete";
 constexpr const char* kOtherModel =
     "resume with the config that wrote it: the checkpoint belongs to another model or optimizer";
 

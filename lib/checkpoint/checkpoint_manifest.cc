@@ -25,7 +25,7 @@ constexpr size_t kHashDigits = 16;
 
 [[noreturn]] void refuse_manifest(const std::string& message) {
   throw Error(ExitCode::kBadInput, message,
-              "resume from another checkpoint (ftrun verify lists them): this one is damaged");
+              "resume from another checkpoint (ftrun inspect lists them): this one is damaged");
 }
 
 json slice_json(const StateSliceRecord& slice) {

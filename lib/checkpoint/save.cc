@@ -182,9 +182,9 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
 /// Renames a checkpoint to a temporary name and removes it, so that an interrupted removal is not
 /// mistaken for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
-  const std::string doomed = make_temporary_path(folder);
-  files.rename(folder, doomed);
-  files.remove_all(doomed);
+  const std::string to_remove = make_temporary_path(folder);
+  files.rename(folder, to_remove);
+  files.remove_all(to_remove);
 }
 
 /// Removes old checkpoints. Only commits older than the new one, which was verified, are removed,

@@ -19,10 +19,6 @@ struct PeerIdentity {
   /// The start time of the process in clock ticks, which distinguishes it from a later process with
   /// the same id.
   uint64_t start_ticks = 0;
-
-  bool same_process(const PeerIdentity& other) const {
-    return machine == other.machine && pid == other.pid && start_ticks == other.start_ticks;
-  }
 };
 
 PeerIdentity read_own_identity();

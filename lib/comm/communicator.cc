@@ -476,8 +476,9 @@ void Communicator::check_received_count(const Collective& collective, int from,
   if (sent_count == expected_count) return;
   const auto global = [this](int index) { return members()[static_cast<size_t>(index)]; };
   throw Error(ExitCode::kBug,
-              cat("rank ", global(from), " sends rank ", global(rank()), " ", sent_count,
-                  " elements in ", describe(collective.record), ", which expects ", expected_count),
+              cat("rank ", global(from), " sends ", sent_count, " elements to rank ",
+                  global(rank()), " in ", describe(collective.record), ", but rank ",
+                  global(rank()), " expects ", expected_count),
               "give all ranks the same program and config; if they have them, please report this");
 }
 

@@ -22,7 +22,7 @@ NcclMakeEntry load_nccl_module() {
   const auto make = reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry));
   if (make == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's NCCL library"),
-                "build ftrun again");
+                "install or build ftrun again, all parts of one version");
   return make;
 }
 

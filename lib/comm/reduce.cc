@@ -98,18 +98,18 @@ void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, 
 
 void reduce_in_order(DType dtype, ReduceOp op, const void* const* inputs, int ranks, void* out,
                      int64_t count) {
-  const HalfFloatConversions& narrow = half_float_conversions();
+  const HalfFloatConversions& conversions = half_float_conversions();
   switch (dtype) {
     case DType::kF64:
       return reduce_by_op<double>(op, inputs, ranks, out, count);
     case DType::kF32:
       return reduce_by_op<float>(op, inputs, ranks, out, count);
     case DType::kBF16:
-      return reduce_narrow_by_op(narrow.widen_bf16, narrow.narrow_bf16, op, inputs, ranks, out,
-                                 count);
+      return reduce_narrow_by_op(conversions.widen_bf16, conversions.narrow_bf16, op, inputs, ranks,
+                                 out, count);
     case DType::kF16:
-      return reduce_narrow_by_op(narrow.widen_f16, narrow.narrow_f16, op, inputs, ranks, out,
-                                 count);
+      return reduce_narrow_by_op(conversions.widen_f16, conversions.narrow_f16, op, inputs, ranks,
+                                 out, count);
     case DType::kI64:
       return reduce_by_op<int64_t>(op, inputs, ranks, out, count);
     case DType::kI32:

@@ -405,11 +405,13 @@ struct Origins {
   bool operator==(const Origins&) const { return true; }
 };
 
-/// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig),
-/// and nothing else changes it. Some values stay open, because a rank finds them out later, from
-/// the data file, the CPU, the pair of ranks or the model's files: the choice "auto" of
-/// data.format, data.token_dtype, comm.backend, kernels and export.dtype, and the length of a
-/// schedule (LearningRateSchedule) if train.epochs determines the run's steps.
+/// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig).
+/// Code that needs another Config (an elastic restart, the comparison of kernels, `convert`)
+/// changes a copy. Some values stay open, because a rank finds them out later, from the data file,
+/// the CPU, the pair of ranks or the model's files: the choice "auto" of data.format,
+/// data.token_dtype, comm.backend, kernels and export.dtype, and the length of a schedule
+/// (LearningRateSchedule) if train.epochs determines the run's steps. LearningRateSchedule also
+/// decides scheduler.params.timescale and num_stable_steps if they are not written.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;

@@ -192,7 +192,7 @@ void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
     if (alias.starts_with("paged_"))
       problems.notice(at, cat("optimizer.type: ", alias,
                               ": its states are not paged; "
-                              "zero_optimization.offload_optimizer keeps them on the host"));
+                              "zero_optimization.offload_optimizer keeps them in main memory"));
     if (optimizer->find("params") == nullptr)
       optimizer->entries.push_back({"params", at, ConfigNode::of_map(at), ""});
     ConfigNode* params = optimizer->find("params");

@@ -212,7 +212,7 @@ ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerCo
 }
 
 double final_learning_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer) {
-  require(traits_of(scheduler.type).has_total, "the schedule has a last step");
+  require(traits_of(scheduler.type).has_last_step, "the schedule has a last step");
   // The formulas of DeepSpeed and transformers have left warm-up and decay behind two steps after
   // the longer of the two; DeepSpeed's warm-up takes at least two steps.
   const int64_t longer =

@@ -34,7 +34,7 @@ ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerCo
                              int64_t update);
 
 /// Returns the learning rate that a schedule with a last step
-/// (LearningRateScheduleTraits::has_total) keeps after it.
+/// (LearningRateScheduleTraits::has_last_step) keeps after it.
 double final_learning_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 
 }  // namespace ftrun

@@ -259,7 +259,7 @@ void resolve_stable_decay_steps(ResolveState& r) {
       r.error("scheduler.params.num_decay_steps",
               cat("scheduler: warmup_num_steps ", scheduler.warmup_num_steps, " + num_decay_steps ",
                   scheduler.num_decay_steps, " > total_num_steps ", scheduler.total_num_steps),
-              "make one of them shorter, or the run longer");
+              "lower one of the two, or raise total_num_steps (train.steps, if it is not written)");
   }
 }
 
@@ -346,7 +346,7 @@ void resolve_scheduler(ResolveState& r) {
   if (traits_of(scheduler.type).warms_up) resolve_warmup(r);
   resolve_keys_of_type(r);
   check_warmup_type(r);
-  if (traits_of(scheduler.type).has_total) resolve_last_step(r);
+  if (traits_of(scheduler.type).has_last_step) resolve_last_step(r);
   report_unfinished_warmup(r);
   if (!written)
     r.lines.push_back(

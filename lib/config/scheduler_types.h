@@ -43,7 +43,7 @@ struct LearningRateScheduleTraits {
   /// Says whether the rate rises over warmup_num_steps.
   bool warms_up = false;
   /// Says whether the rate falls until total_num_steps, by default the steps of the run.
-  bool has_total = false;
+  bool has_last_step = false;
   /// The type with the same curve that can begin at the full rate, for DeepSpeed's types with a
   /// warm-up.
   SchedulerType without_warmup = type;
@@ -54,23 +54,26 @@ inline constexpr LearningRateScheduleTraits kLearningRateScheduleTraits[] = {
      .name = "constant",
      .alias = "constant_with_warmup",
      .warms_up = true},
-    {.type = SchedulerType::kLinear, .name = "linear", .warms_up = true, .has_total = true},
-    {.type = SchedulerType::kCosine, .name = "cosine", .warms_up = true, .has_total = true},
+    {.type = SchedulerType::kLinear, .name = "linear", .warms_up = true, .has_last_step = true},
+    {.type = SchedulerType::kCosine, .name = "cosine", .warms_up = true, .has_last_step = true},
     {.type = SchedulerType::kCosineWithRestarts,
      .name = "cosine_with_restarts",
      .warms_up = true,
-     .has_total = true},
-    {.type = SchedulerType::kPolynomial, .name = "polynomial", .warms_up = true, .has_total = true},
+     .has_last_step = true},
+    {.type = SchedulerType::kPolynomial,
+     .name = "polynomial",
+     .warms_up = true,
+     .has_last_step = true},
     {.type = SchedulerType::kInverseSqrt, .name = "inverse_sqrt", .warms_up = true},
     {.type = SchedulerType::kCosineWithMinLr,
      .name = "cosine_with_min_lr",
      .warms_up = true,
-     .has_total = true},
+     .has_last_step = true},
     {.type = SchedulerType::kWarmupStableDecay,
      .name = "warmup_stable_decay",
      .alias = "wsd",
      .warms_up = true,
-     .has_total = true},
+     .has_last_step = true},
     {.type = SchedulerType::kWarmupLR,
      .name = "WarmupLR",
      .origin = SchedulerOrigin::kDeepSpeed,
@@ -80,13 +83,13 @@ inline constexpr LearningRateScheduleTraits kLearningRateScheduleTraits[] = {
      .name = "WarmupDecayLR",
      .origin = SchedulerOrigin::kDeepSpeed,
      .warms_up = true,
-     .has_total = true,
+     .has_last_step = true,
      .without_warmup = SchedulerType::kLinear},
     {.type = SchedulerType::kWarmupCosineLR,
      .name = "WarmupCosineLR",
      .origin = SchedulerOrigin::kDeepSpeed,
      .warms_up = true,
-     .has_total = true,
+     .has_last_step = true,
      .without_warmup = SchedulerType::kCosine},
     {.type = SchedulerType::kOneCycle, .name = "OneCycle", .origin = SchedulerOrigin::kDeepSpeed},
     {.type = SchedulerType::kLRRangeTest,

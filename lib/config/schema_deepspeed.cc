@@ -249,7 +249,7 @@ void declare_zero_keys(KeyRows<ZeroConfig>& zero) {
       .notice("export.enabled and export.dtype decide, at every stage");
   zero.key("ignore_unused_parameters", &ZeroConfig::ignore_unused_parameters,
            "false: a parameter without gradient is an error.")
-      .notice("every parameter of a model that ftrun builds has a gradient");
+      .notice("every parameter that trains has a gradient");
   zero.key("round_robin_gradients", &ZeroConfig::round_robin_gradients,
            "Order of gradients inside shards.")
       .notice();
@@ -342,10 +342,11 @@ void declare_offload_param(Schema& s) {
       .in_unit("elements");
   param
       .key("max_in_cpu", &OffloadParamConfig::max_in_cpu,
-           "Elements kept in memory with device nvme.")
+           "Elements kept in main memory with device nvme.")
       .at_least(0)
       .in_unit("elements")
-      .notice("with device nvme all parameters are on the disk; device cpu keeps them in memory");
+      .notice(
+          "with device nvme all parameters are on the disk; device cpu keeps them in main memory");
   param.key("pin_memory", &OffloadParamConfig::pin_memory,
             "Use page-locked host memory if there is a device.");
 }

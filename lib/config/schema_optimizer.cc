@@ -183,8 +183,8 @@ void declare_warmup_parameters(KeyRows<SchedulerConfig>& params) {
   const Types warmup = names_of({S::kWarmupLR, S::kWarmupDecayLR});
   const Types all_warmup =
       schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.warms_up; });
-  const Types with_total =
-      schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.has_total; });
+  const Types with_total = schedulers_with(
+      [](const LearningRateScheduleTraits& traits) { return traits.has_last_step; });
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
       .at_least(0)
       .for_types(warmup);
@@ -242,7 +242,9 @@ void declare_decay_parameters(KeyRows<SchedulerConfig>& params) {
   params.key("power", &C::power, "Exponent of the polynomial decay.")
       .greater_than(0)
       .for_types(names_of({S::kPolynomial}));
-  params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
+  params
+      .key("timescale", &C::timescale,
+           "Steps after the warm-up until the rate has fallen to lr / sqrt(2).")
       .at_least(1)
       .in_unit("steps")
       .unset_is_zero()

@@ -117,9 +117,16 @@ std::string find_field_problem(JsonlField field, const JsonValue& value) {
                     : "holds images, audio or video, and ftrun trains only on tokens: remove the "
                       "field if the text makes sense without it";
     }
-    default:
-      return "";
+    case JsonlField::kInputIds:
+    case JsonlField::kLabels:
+    case JsonlField::kAttentionMask:
+    case JsonlField::kPositionIds:
+    case JsonlField::kLossMask:
+    case JsonlField::kMetadata:
+    case JsonlField::kUnknown:
+      break;
   }
+  return "";
 }
 
 /// LineReader reads exactly the JSON that a data set needs: it keeps arrays of integers of known

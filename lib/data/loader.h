@@ -6,8 +6,8 @@
 
 #include "base/detachable_thread.h"
 #include "base/wait_notice.h"
-#include "data/batch.h"
 #include "data/batch_layout.h"
+#include "data/micro_batch.h"
 #include "data/sequence_set.h"
 
 namespace ftrun {

@@ -19,7 +19,7 @@ SequenceReader::SequenceReader(const SequenceSet& sequences, int64_t vocab_rows)
   }
 }
 
-void SequenceReader::reset(Batch& batch, int64_t count) const {
+void SequenceReader::reset(MicroBatch& batch, int64_t count) const {
   const int64_t length = sequences_.padded_length();
   const auto size = static_cast<size_t>(count * length);
   batch.tokens.assign(size, 0);
@@ -31,7 +31,7 @@ void SequenceReader::reset(Batch& batch, int64_t count) const {
   batch.counted_tokens = 0;
 }
 
-void SequenceReader::fill(Batch& batch, int64_t batch_row, int64_t sequence) {
+void SequenceReader::fill(MicroBatch& batch, int64_t batch_row, int64_t sequence) {
   sequences_.table().list_pieces(sequence, pieces_, pack_scratch_);
   const int64_t first = batch_row * sequences_.padded_length();
   int64_t offset = 0;
@@ -45,7 +45,7 @@ void SequenceReader::fill(Batch& batch, int64_t batch_row, int64_t sequence) {
   }
 }
 
-void SequenceReader::fill_piece(Batch& batch, size_t first, int64_t offset_in_row,
+void SequenceReader::fill_piece(MicroBatch& batch, size_t first, int64_t offset_in_row,
                                 const DocumentPiece& piece) {
   const auto length = static_cast<size_t>(piece.length);
   for (size_t i = 0; i < length; ++i) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/batch.h"
+#include "data/micro_batch.h"
 #include "data/packing.h"
 #include "data/sequence_set.h"
 #include "data/token_dataset.h"
@@ -19,18 +19,19 @@ class SequenceReader {
   SequenceReader(const SequenceSet& sequences, int64_t vocab_rows);
 
   /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
-  void reset(Batch& batch, int64_t count) const;
+  void reset(MicroBatch& batch, int64_t count) const;
   /// Writes a sequence of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
   /// naming file, sequence, token, offset, value and limit if an id is outside the model's
   /// vocabulary.
-  void fill(Batch& batch, int64_t batch_row, int64_t sequence);
+  void fill(MicroBatch& batch, int64_t batch_row, int64_t sequence);
   /// Returns the number of labels of a sequence that count, without reading its tokens.
   int64_t count_labels(int64_t sequence) {
     return sequences_.table().count_labels(sequence, pieces_, pack_scratch_);
   }
 
  private:
-  void fill_piece(Batch& batch, size_t first, int64_t offset_in_row, const DocumentPiece& piece);
+  void fill_piece(MicroBatch& batch, size_t first, int64_t offset_in_row,
+                  const DocumentPiece& piece);
   void check_ids(int64_t sequence, int64_t offset, const DocumentPiece& piece) const;
   [[noreturn]] void refuse_id(int64_t sequence, int64_t token_in_sequence, int64_t token,
                               int64_t value) const;

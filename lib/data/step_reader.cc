@@ -20,7 +20,7 @@ void StepReader::read(int64_t step, StepBatch& out) {
   out.counted_tokens_local = 0;
   out.micro_batches.resize(static_cast<size_t>(layout_.micro_batches));
   for (int64_t micro_batch = 0; micro_batch < layout_.micro_batches; ++micro_batch) {
-    Batch& batch = out.micro_batches[static_cast<size_t>(micro_batch)];
+    MicroBatch& batch = out.micro_batches[static_cast<size_t>(micro_batch)];
     reader_.reset(batch, layout_.micro_batch_size);
     batch.first_token =
         layout_.first_sequence(0, micro_batch, rank_) * sequences_.sequence_length();

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "data/batch.h"
 #include "data/batch_layout.h"
+#include "data/micro_batch.h"
 #include "data/sequence_order.h"
 #include "data/sequence_reader.h"
 #include "data/sequence_set.h"

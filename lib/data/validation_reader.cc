@@ -26,11 +26,11 @@ int64_t ValidationReader::passes() const {
   return divide_up(sequences_, sequences_of_pass);
 }
 
-std::span<const Batch> ValidationReader::read(int64_t pass) {
+std::span<const MicroBatch> ValidationReader::read(int64_t pass) {
   require(pass >= 0 && pass < passes(), "the validation pass exists");
   int64_t first =
       (pass * static_cast<int64_t>(batches_.size()) * ranks_ + rank_) * micro_batch_size_;
-  for (Batch& batch : batches_) {
+  for (MicroBatch& batch : batches_) {
     reader_.reset(batch, micro_batch_size_);
     for (int64_t row = 0; row < micro_batch_size_ && first + row < sequences_; ++row)
       reader_.fill(batch, row, first + row);

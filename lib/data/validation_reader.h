@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "data/batch.h"
+#include "data/micro_batch.h"
 #include "data/sequence_reader.h"
 #include "data/sequence_set.h"
 
@@ -28,13 +28,13 @@ class ValidationReader {
   int64_t counted_tokens_global() const { return counted_tokens_; }
   /// Reads the batches of pass `pass`, valid until the next call. Rows without a sequence have no
   /// label that counts.
-  std::span<const Batch> read(int64_t pass);
+  std::span<const MicroBatch> read(int64_t pass);
 
  private:
   SequenceReader reader_;
   int64_t sequences_, micro_batch_size_, ranks_, rank_;
   int64_t counted_tokens_ = 0;
-  std::vector<Batch> batches_;
+  std::vector<MicroBatch> batches_;
 };
 
 }  // namespace ftrun

@@ -23,9 +23,11 @@ CudnnUse cudnn_use(AttentionChoice choice) {
       return CudnnUse::kWhereMeasured;
     case AttentionChoice::kCudnn:
       return CudnnUse::kAlways;
-    default:
-      return CudnnUse::kNever;
+    case AttentionChoice::kOwn:
+    case AttentionChoice::kAmx:
+      break;
   }
+  return CudnnUse::kNever;
 }
 
 }  // namespace

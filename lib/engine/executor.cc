@@ -198,7 +198,8 @@ void Executor::capture() {
 
 Executor::CapturedConstants Executor::captured_constants(const StepRun& step) {
   CapturedConstants inputs{step.optimizer, {}};
-  for (const Batch& batch : step.micro_batches) inputs.first_tokens.push_back(batch.first_token);
+  for (const MicroBatch& batch : step.micro_batches)
+    inputs.first_tokens.push_back(batch.first_token);
   return inputs;
 }
 
@@ -310,7 +311,7 @@ void Executor::run_begin(const Instr& instr) {
 }
 
 void Executor::load_batch(const Instr& instr) {
-  const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
+  const MicroBatch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   const std::vector<int32_t>* parts[] = {
 #define FTRUN_BATCH_PORT(kind, name, value_kind) &batch.name,
 #include "graph/ports.inc"
@@ -332,7 +333,7 @@ void Executor::load_batch(const Instr& instr) {
 void Executor::run_ops(const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
-  const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
+  const MicroBatch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   device_->run_ops(graph, ops_of(graph, instr), storage,
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,

@@ -15,8 +15,8 @@ namespace {
 
 /// Makes a sequence that begins with the tokens. The rest is filled with token 0, which does not
 /// affect them, because attention is causal.
-Batch make_sequence(std::span<const int32_t> tokens, int64_t sequence_length) {
-  Batch batch;
+MicroBatch make_sequence(std::span<const int32_t> tokens, int64_t sequence_length) {
+  MicroBatch batch;
   const auto size = static_cast<size_t>(sequence_length);
   batch.tokens.assign(size, 0);
   std::copy(tokens.begin(), tokens.end(), batch.tokens.begin());
@@ -68,7 +68,7 @@ std::vector<int32_t> generate_tokens(Executor& executor, const ProgramPlan& plan
   for (int64_t i = 0; i < options.tokens && !(options.should_stop && options.should_stop()); ++i) {
     const auto context_tokens = static_cast<size_t>(
         std::min<int64_t>(sequence_length, static_cast<int64_t>(text_ids.size())));
-    const Batch batch = make_sequence(
+    const MicroBatch batch = make_sequence(
         {text_ids.data() + text_ids.size() - context_tokens, context_tokens}, sequence_length);
     ForwardRun run;
     run.micro_batches = {&batch, 1};

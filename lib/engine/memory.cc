@@ -93,7 +93,7 @@ std::string RankMemory::refusal_text(int64_t bytes, Tier tier, const std::string
                                      const Error& error) const {
   int64_t held_bytes = 0;
   for (const Tier each : kTiers)
-    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier))
+    if (each != Tier::kDisk && (gpu_ == nullptr || each == tier))
       held_bytes += allocated_bytes(each).total;
   // The error of the GPU states its free memory.
   const std::string available =
@@ -148,7 +148,7 @@ void RankMemory::allocate(const Program& program) {
 void RankMemory::open_swap(const Program& program) {
   int64_t bytes = 0;
   for (const Buffer& buffer : program.buffers) {
-    if (buffer.tier != Tier::kNvme) continue;
+    if (buffer.tier != Tier::kDisk) continue;
     if (buffer.persistent_kind == PersistentKind::kSnapshot) shadow_region_offset_ = bytes;
     bytes += round_up_to_sector(buffer.bytes);
   }
@@ -158,7 +158,7 @@ void RankMemory::open_swap(const Program& program) {
     swap_ = std::make_unique<SwapFile>(swap_options_);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment || !remedy_) throw;
-    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", remedy_(Tier::kNvme, 0)));
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", remedy_(Tier::kDisk, 0)));
   }
 }
 
@@ -184,7 +184,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     return;
   }
   OwnedBlock block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
-  if (buffer.tier == Tier::kNvme) {
+  if (buffer.tier == Tier::kDisk) {
     require(
         buffer.persistent_kind != PersistentKind::kSnapshot || shadow_region_offset_ == disk_used_,
         "shadows lie where they were planned");
@@ -203,7 +203,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
 std::byte* RankMemory::at(const Program& program, const BufferRange& range) const {
   const Buffer& buffer = program.at(range.buffer);
   if (buffer.persistent_kind) {
-    if (buffer.tier == Tier::kNvme) bug(cat("buffer ", buffer.name, " lies on disk"));
+    if (buffer.tier == Tier::kDisk) bug(cat("buffer ", buffer.name, " lies on disk"));
     return block(buffer).owned.data() + range.offset;
   }
   std::byte* const arenas[] = {device_arena_.data(), shared_arena_.data(), host_arena_.data()};
@@ -217,7 +217,7 @@ const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
 }
 
 bool RankMemory::is_on_disk(const Program& program, const BufferRange& range) const {
-  return program.at(range.buffer).tier == Tier::kNvme;
+  return program.at(range.buffer).tier == Tier::kDisk;
 }
 
 bool RankMemory::is_in_main_memory(const Program& program, const BufferRange& range) const {
@@ -255,12 +255,12 @@ SwapFile::Ticket RankMemory::start_disk_request(const Program& program, const Bu
 
 void RankMemory::begin_disk_snapshot() {
   for (auto& [key, block] : blocks_)
-    if (block.tier == Tier::kNvme) block.disk.begin_snapshot();
+    if (block.tier == Tier::kDisk) block.disk.begin_snapshot();
 }
 
 void RankMemory::end_disk_snapshot() {
   for (auto& [key, block] : blocks_)
-    if (block.tier == Tier::kNvme) block.disk.end_snapshot();
+    if (block.tier == Tier::kDisk) block.disk.end_snapshot();
 }
 
 void RankMemory::read_disk_snapshot(const Program& program, const BufferRange& range,
@@ -286,7 +286,7 @@ RankMemory::TierBytes RankMemory::sum_tier(Tier tier, Measure measure) const {
   for (const auto& [key, block] : blocks_) {
     if (block.tier != tier) continue;
     const int64_t bytes =
-        tier == Tier::kNvme ? round_up_to_sector(block.bytes) : measure(block.owned);
+        tier == Tier::kDisk ? round_up_to_sector(block.bytes) : measure(block.owned);
     all.persistent[static_cast<size_t>(block.category)] += bytes;
     all.total += bytes;
   }
@@ -298,12 +298,12 @@ RankMemory::TierBytes RankMemory::sum_tier(Tier tier, Measure measure) const {
 
 RankMemory::TierBytes RankMemory::allocated_bytes(Tier tier) const {
   TierBytes all = sum_tier(tier, [](const TierBlock& block) { return block.allocated_bytes(); });
-  if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
+  if (tier == Tier::kDisk && swap_) all.total = swap_->reserved_on_disk();
   return all;
 }
 
 RankMemory::TierBytes RankMemory::touched_bytes(Tier tier) const {
-  if (tier == Tier::kNvme) return {};
+  if (tier == Tier::kDisk) return {};
   return sum_tier(tier, [](const TierBlock& block) { return block.pages.count_bytes(); });
 }
 

@@ -68,9 +68,9 @@ struct TierBlock {
 /// that tier.
 using MemoryRemedy = std::function<std::string(Tier, int64_t lacking)>;
 
-/// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
-/// name between the programs, arenas as large as the largest program's, and a swap file for the
-/// disk tier.
+/// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared
+/// between the programs by kind and tier, arenas as large as the largest program's, and a swap file
+/// for the disk tier.
 class RankMemory {
  public:
   /// Allocates buffers that peers may see from `group`. `swap` says where the disk tier is; its

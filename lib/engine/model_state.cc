@@ -124,7 +124,7 @@ const QuantizedFormat& ModelState::quantized(const UnitStatePiece& piece) const 
 /// it.
 std::vector<TensorSlice> ModelState::slices_of(const UnitStatePiece& piece, int64_t begin,
                                                int64_t end) const {
-  if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
+  if (piece.straddling_tensor >= 0) return {{piece.straddling_tensor, begin, end - begin, begin}};
   std::vector<TensorSlice> slices = slices_in(partition_.unit(piece.unit), begin, end);
   if (piece.state < 0) return slices;
   std::erase_if(slices, [&](const TensorSlice& slice) {
@@ -138,7 +138,7 @@ std::vector<TensorSlice> ModelState::slices_of(const UnitStatePiece& piece, int6
 
 TensorInfo ModelState::stored_tensor(const UnitStatePiece& piece, TensorId id) const {
   TensorInfo stored = model_.tensor(id);
-  if (piece.straddling >= 0) {
+  if (piece.straddling_tensor >= 0) {
     stored.local = whole_box(stored.shape);
     stored.copies = 1;
   }

@@ -142,9 +142,9 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
                              : piece.state == UnitStatePiece::kParam
                                  ? "parameters"
                                  : "working copy of the parameters";
-    if (piece.straddling >= 0) {
+    if (piece.straddling_tensor >= 0) {
       HashedStateSet& all = sets[{piece.state, false, 2}];
-      const std::string& name = model.tensor(piece.straddling).name;
+      const std::string& name = model.tensor(piece.straddling_tensor).name;
       all.key += cat(name, " scales\n");
       all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
       continue;

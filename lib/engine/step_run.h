@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "data/batch.h"
+#include "data/micro_batch.h"
 #include "engine/device_times.h"
 #include "engine/rank_flags.h"
 #include "kernels/step_scalars.h"
@@ -58,7 +58,7 @@ struct StepResult {
 /// StepRun holds the inputs of a training step besides the program, and its result.
 struct StepRun {
   /// The batches, one for each kLoadBatch instruction.
-  std::span<const Batch> micro_batches;
+  std::span<const MicroBatch> micro_batches;
   StepScalars scalars;
   /// The policy that answers kDecide, required. Each run calls it once, from the calling thread.
   StepPolicy policy;
@@ -88,7 +88,7 @@ struct ForwardResult {
 /// logits), and its result.
 struct ForwardRun {
   /// The batches, one for each kLoadBatch instruction.
-  std::span<const Batch> micro_batches;
+  std::span<const MicroBatch> micro_batches;
   /// The flags of this rank, which are summed over all ranks together with the loss.
   RankFlags flags;
   /// The result of the last run.

@@ -13,7 +13,7 @@ GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t sequence_le
                            const ModelDtypes& dtypes)
     : tokens_(tokens),
       sequence_length_(sequence_length),
-      statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
+      statistics_dtype_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
   require(tokens > 0 && sequence_length > 0 && tokens % sequence_length == 0,
           "the tokens fill whole sequences");
   graph_.name = std::move(name);
@@ -49,7 +49,7 @@ ValueId GraphBuilder::param(std::string name, Dims dims) {
 }
 
 ValueId GraphBuilder::fp32_param(std::string name, Dims dims) {
-  return add_value(std::move(name), statistics_, std::move(dims), ValueRole::kParam);
+  return add_value(std::move(name), statistics_dtype_, std::move(dims), ValueRole::kParam);
 }
 
 ValueId GraphBuilder::linear_weight(std::string name, Dims dims) {

@@ -33,7 +33,7 @@ class GraphBuilder {
   int64_t sequence_length() const { return sequence_length_; }
   const ModelDtypes& dtypes() const { return graph_.dtypes; }
   /// Returns the dtype of rstd and lse, which are never kept in 16 bits.
-  DType statistics() const { return statistics_; }
+  DType statistics_dtype() const { return statistics_dtype_; }
   const Value& at(ValueId id) const { return graph_.at(id); }
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role,
                     Port port = Port::kNone);
@@ -54,7 +54,7 @@ class GraphBuilder {
   LayerGraph graph_;
   int64_t tokens_;
   int64_t sequence_length_;
-  DType statistics_;
+  DType statistics_dtype_;
 };
 
 }  // namespace ftrun

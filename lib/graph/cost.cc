@@ -11,33 +11,32 @@ namespace ftrun {
 namespace work_of {
 
 OpWork elements(const LayerGraph& graph, const Op& op) {
-  return MemorySweep{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
 }
 
 OpWork transcendentals(const LayerGraph& graph, const Op& op) {
   const double elements = result_elements(graph, op);
-  return MemorySweep{
-      .flops = elements, .transcendentals = elements, .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = elements, .transcendentals = elements, .bytes = operand_bytes(graph, op)};
 }
 
 OpWork communication(const LayerGraph& graph, const Op& op) {
-  return MemorySweep{.bytes = operand_bytes(graph, op)};
+  return OpPass{.bytes = operand_bytes(graph, op)};
 }
 
 }  // namespace work_of
 
-OpWork::OpWork(std::initializer_list<MemorySweep> passes) {
-  for (const MemorySweep& pass : passes) add(pass);
+OpWork::OpWork(std::initializer_list<OpPass> passes) {
+  for (const OpPass& pass : passes) add(pass);
 }
 
-void OpWork::add(const MemorySweep& pass) {
+void OpWork::add(const OpPass& pass) {
   require(count_ < kMaxPasses, "an operation has at most kMaxPasses passes");
   passes_[count_++] = pass;
 }
 
-MemorySweep OpWork::total() const {
-  MemorySweep sum;
-  for (const MemorySweep& pass : *this) {
+OpPass OpWork::total() const {
+  OpPass sum;
+  for (const OpPass& pass : *this) {
     sum.flops += pass.flops;
     sum.transcendentals += pass.transcendentals;
     sum.bytes += pass.bytes;
@@ -77,7 +76,7 @@ double result_elements(const LayerGraph& graph, const Op& op) {
 
 double op_cost(const LayerGraph& graph, const Op& op) {
   double cost = 0;
-  for (const MemorySweep& pass : op_work(graph, op)) {
+  for (const OpPass& pass : op_work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += std::max(arithmetic, kFlopsPerByte * pass.bytes);
   }

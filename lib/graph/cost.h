@@ -11,9 +11,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// MemorySweep is one pass of an operation over memory, with the arithmetic that runs at the same
+/// OpPass is one pass of an operation over memory, with the arithmetic that runs at the same
 /// time.
-struct MemorySweep {
+struct OpPass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
   /// Exponentials, hyperbolic tangents, sines and the like.
@@ -31,18 +31,18 @@ class OpWork {
   /// losses and each of three gradients.
   static constexpr size_t kMaxPasses = 6;
 
-  OpWork(const MemorySweep& pass) : OpWork({pass}) {}
-  OpWork(std::initializer_list<MemorySweep> passes);
+  OpWork(const OpPass& pass) : OpWork({pass}) {}
+  OpWork(std::initializer_list<OpPass> passes);
 
-  void add(const MemorySweep& pass);
+  void add(const OpPass& pass);
 
-  const MemorySweep* begin() const { return passes_.data(); }
-  const MemorySweep* end() const { return passes_.data() + count_; }
+  const OpPass* begin() const { return passes_.data(); }
+  const OpPass* end() const { return passes_.data() + count_; }
   /// Returns the sum of all passes.
-  MemorySweep total() const;
+  OpPass total() const;
 
  private:
-  std::array<MemorySweep, kMaxPasses> passes_{};
+  std::array<OpPass, kMaxPasses> passes_{};
   size_t count_ = 0;
 };
 

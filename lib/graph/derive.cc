@@ -233,7 +233,7 @@ ValueId BackwardBuilder::result_gradient(ValueId id) {
 bool BackwardBuilder::is_constant(ValueId id) const {
   const auto maker = producer_.find(id);
   return maker != producer_.end() &&
-         op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::no_operand;
+         op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::none;
 }
 
 bool BackwardBuilder::wants_gradient(ValueId id) const {
@@ -268,7 +268,7 @@ void BackwardBuilder::emit_delayed() {
   for (const auto& emit : std::exchange(delayed_, {})) emit();
 }
 
-void gradients_of::no_operand(BackwardBuilder& /*builder*/, const Op& /*op*/) {}
+void gradients_of::none(BackwardBuilder& /*builder*/, const Op& /*op*/) {}
 
 void derive_backward_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
   BackwardBuilder(graph, kept).run();

@@ -42,9 +42,9 @@ enum class Port : uint8_t {
 /// BatchValueKind specifies what the numbers of a value of the batch mean.
 enum class BatchValueKind : uint8_t {
   kVocabulary,  // token ids: rows of the vocabulary
-  kPositions,   // index of each token in its document, or 0 in padding (Batch::positions)
+  kPositions,   // index of each token in its document, or 0 in padding (MicroBatch::positions)
   kStarts,      // index in the sequence of the first position that each token may attend to
-                // (Batch::starts)
+                // (MicroBatch::starts)
 };
 
 /// BatchPort is a port whose value is given with each micro-batch.

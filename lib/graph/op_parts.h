@@ -35,7 +35,7 @@ int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 /// gradients_of has functions that emit the gradient operations of a forward operation.
 namespace gradients_of {
 /// Emits no gradient: the operation's operands have none, or another kind computes them.
-void no_operand(BackwardBuilder& builder, const Op& op);
+void none(BackwardBuilder& builder, const Op& op);
 }  // namespace gradients_of
 
 }  // namespace ftrun

@@ -3,7 +3,6 @@
 #include "axes/model_fit.h"
 #include "base/error.h"
 #include "base/hub_cache.h"
-#include "base/text.h"
 #include "checkpoint/adapter_folder.h"
 #include "config/peft_config.h"
 #include "config/unsupported.h"

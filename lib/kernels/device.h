@@ -67,12 +67,11 @@ struct AttentionLibraryUse {
   int64_t workspace_bytes = 0;
 };
 
-/// DeviceKernels holds the kernels, memory and queues of one GPU. Its functions only enqueue work,
-/// in the order of the stream: none waits for the device (except synchronize() and the
-/// allocations), none allocates, and all that take a stream may be captured into a graph. Addresses
-/// are device memory unless a comment names host memory. Results have the same bits from run to run
-/// on one kind of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a
-/// fault of a kernel is reported by the next synchronize().
+/// DeviceKernels holds the kernels, memory and queues of one GPU. Functions that take a stream only
+/// enqueue work in it: except synchronize(), none waits for the device or allocates, and all may be
+/// captured into a graph. Addresses are device memory unless a comment names host memory. Results
+/// have the same bits from run to run on one kind of GPU, because no sum depends on timing.
+/// Failures throw Error(kEnvironment); a fault of a kernel is reported by the next synchronize().
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;

@@ -14,8 +14,8 @@ struct MeasuredAttention {
   int compute_minor;
   /// The size in elements of the narrowest head that cuDNN computes, in rows of one document and in
   /// rows of several.
-  int64_t narrowest_head;
-  int64_t narrowest_head_of_documents;
+  int64_t min_head_size;
+  int64_t min_head_size_of_documents;
 };
 
 /// The size that means "cuDNN computes no head": no head is that wide.
@@ -45,8 +45,7 @@ inline bool is_cudnn_measured(const DeviceInfo& gpu) {
 inline bool is_cudnn_faster(const DeviceInfo& gpu, int64_t head_size, bool documents) {
   const MeasuredAttention* const measured = measured_attention(gpu);
   if (measured == nullptr) return false;
-  return head_size >=
-         (documents ? measured->narrowest_head_of_documents : measured->narrowest_head);
+  return head_size >= (documents ? measured->min_head_size_of_documents : measured->min_head_size);
 }
 
 }  // namespace ftrun

@@ -78,7 +78,7 @@ double collective_seconds(const Machine& machine, std::string_view kind, double 
     if (machine.inter_node_link.bandwidth == 0)
       throw Error(ExitCode::kUsage,
                   cat("the machine ", machine.name,
-                      " has no links.cluster, over which ranks of several nodes exchange"),
+                      " has no links.cluster, over which ranks of several nodes communicate"),
                   "add it to the machine file, or plan for one node");
     const auto nodes = static_cast<int>(divide_up(ranks, ranks_on_node));
     return ring_seconds(link_between_nodes(machine, ranks_on_node),

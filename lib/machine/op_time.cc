@@ -30,7 +30,7 @@ std::string slowdown_key(const LayerGraph& graph, const Op& op) {
 double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op) {
   const double flop_rate = matmul_rate(rates, graph.dtypes.compute);
   double seconds = 0;
-  for (const MemorySweep& pass : op_work(graph, op)) {
+  for (const OpPass& pass : op_work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     seconds += std::max(arithmetic / flop_rate, pass.bytes / rates.memory_bandwidth);
   }

@@ -218,9 +218,9 @@ class BlockParamsBuilder {
   void operator()(HeadNorms /*unused*/) {
     if (whole_.qk_norm == QkNorm::kNone) return;
     const ModelConfig local = local_config(whole_, split_);
-    const bool is_by_head = whole_.qk_norm != QkNorm::kEachHead;
-    const int64_t q_heads = is_by_head ? local.query_heads : 1;
-    const int64_t k_heads = is_by_head ? local.kv_heads : 1;
+    const bool has_weights_per_head = whole_.qk_norm != QkNorm::kEachHead;
+    const int64_t q_heads = has_weights_per_head ? local.query_heads : 1;
+    const int64_t k_heads = has_weights_per_head ? local.kv_heads : 1;
     params_.q_norm = g_.param("q_norm.weight", {q_heads * whole_.head_size});
     params_.k_norm = g_.param("k_norm.weight", {k_heads * whole_.head_size});
   }

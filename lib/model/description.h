@@ -39,8 +39,8 @@ struct InitialValues {
   bool operator==(const InitialValues&) const = default;
 };
 
-/// TensorInfo is a parameter as the model folder stores it. The master copy is F32, independently
-/// of the file's dtype.
+/// TensorInfo is a parameter of the model; `stored_location` says how files store it. The master
+/// copy is F32, or BF16 with bf16_master_weights_and_grads, independently of the file's dtype.
 struct TensorInfo {
   TensorInfo() = default;
   /// Makes a tensor that this rank's graphs use whole.

@@ -84,7 +84,7 @@ std::vector<UpdateKindRange> update_kind_ranges(
   for (const TensorSlice& slice : slices_in(unit, begin, end)) {
     const UpdateKind kind = kind_of(slice);
     if (!ranges.empty() && ranges.back().kind == kind) continue;
-    const bool has_own_range = kind.straddling >= 0;
+    const bool has_own_range = kind.straddling_tensor >= 0;
     if (!ranges.empty()) ranges.back().end = std::min(ranges.back().end, slice.position_in_unit);
     ranges.push_back({ranges.empty() && !has_own_range ? begin : slice.position_in_unit,
                       has_own_range ? slice.position_in_unit + slice.extent : end, kind});

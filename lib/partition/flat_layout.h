@@ -64,7 +64,7 @@ struct UpdateKind {
   bool has_8bit_states = false;
   /// The tensor, if its states are codes and it straddles blocks: such a tensor is updated
   /// separately.
-  TensorId straddling = -1;
+  TensorId straddling_tensor = -1;
   bool operator==(const UpdateKind&) const = default;
 };
 

@@ -22,7 +22,7 @@ inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kGradientNorm = "norm";
 inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kSnapshot = "snapshot";
-inline constexpr const char* kStraddlingScales = "optimizer.straddling";
+inline constexpr const char* kStraddlingScales = "optimizer.straddling_tensor";
 inline constexpr const char* kNewScales = "new_scales";
 }  // namespace buffer_names
 

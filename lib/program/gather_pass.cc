@@ -168,14 +168,15 @@ class GatherBuilder {
       return program_.at(range.buffer).tier == tier;
     };
     BufferRange source = placement_.parameters(id, shard);
-    if (lies_on(source, Tier::kNvme)) source = move(source, stage("from_disk", Tier::kHost, false));
+    if (lies_on(source, Tier::kDisk)) source = move(source, stage("from_disk", Tier::kHost, false));
     if (!state.sharded.parameters) {
       move(source, whole);
     } else {
       if (lies_on(source, Tier::kHost))
         source = move(source, stage("from_host", Tier::kDevice, true));
-      chain.push_back(make_collective(
-          InstrKind::kAllGather, {state.shard, state.formats.compute.dtype}, source, whole, id));
+      chain.push_back(make_collective(InstrKind::kAllGather,
+                                      {state.shard_group, state.formats.compute.dtype}, source,
+                                      whole, id));
     }
     for (Instr& instr : chain) instr.micro_batch = span.use.micro_batch;
     return chain;

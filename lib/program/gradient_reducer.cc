@@ -9,7 +9,7 @@ namespace {
 
 /// Returns whether other ranks compute partial gradients of the unit from other samples or tokens.
 bool has_gradient_peers(const StateSpec& state) {
-  return state.shard != kNoGroup || state.replica != kNoGroup;
+  return state.shard_group != kNoGroup || state.replica_group != kNoGroup;
 }
 
 std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientUse& use) {
@@ -65,7 +65,7 @@ void add_to_gradient(const Program& program, const StateSpec& state, const Buffe
   Instr instr = make_copy(program, part, to, id);
   if (!is_first) instr.kind = InstrKind::kAccumulate;
   if (instr.lane == Lane::kCompute && has_gradient_peers(state))
-    instr.lane = lane_of(state.replica == kNoGroup ? state.shard : state.replica);
+    instr.lane = lane_of(state.replica_group == kNoGroup ? state.shard_group : state.replica_group);
   into.push_back(std::move(instr));
 }
 
@@ -145,7 +145,7 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
   return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
-Reduction GradientReducer::reduce(const GradientUse& use, bool is_first) {
+Reduction GradientReducer::plan_reduction(const GradientUse& use, bool is_first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.instrs_before = sum_partial_gradients(state, use)};
@@ -158,7 +158,7 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool is_first) {
   const DType sent_dtype = state.formats.communication.dtype;
   const BufferRange wire = convert_to_wire_dtype(program_, state, use, reduction);
   if (!state.sharded.optimizer || !state.reduce_scatter) {
-    all_reduce_over({state.shard, state.replica}, sent_dtype, wire, id, reduction);
+    all_reduce_over({state.shard_group, state.replica_group}, sent_dtype, wire, id, reduction);
     add_to_gradient(program_, state, wire, to, id, is_first, reduction.instrs_after);
     return reduction;
   }
@@ -170,10 +170,10 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool is_first) {
       direct ? own_shard
              : BufferRange{wire.buffer, wire.offset + state.shard_place.index * bytes, bytes};
   reduction.collective =
-      make_collective(InstrKind::kReduceScatter, {state.shard, sent_dtype}, wire, shard, id);
+      make_collective(InstrKind::kReduceScatter, {state.shard_group, sent_dtype}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be
   // complete, and the tier of gradients must not change the order of sums.
-  all_reduce_over({state.replica}, sent_dtype, shard, id, reduction);
+  all_reduce_over({state.replica_group}, sent_dtype, shard, id, reduction);
   add_to_gradient(program_, state, shard, own_shard, id, is_first, reduction.instrs_after);
   return reduction;
 }

@@ -63,7 +63,7 @@ class GradientReducer {
   std::vector<Instr> clear_unwritten(const GradientUse& use) const;
   /// Makes the reduction of a gradient. `is_first` means that nothing has been written to the sum's
   /// buffer in this step.
-  Reduction reduce(const GradientUse& use, bool is_first);
+  Reduction plan_reduction(const GradientUse& use, bool is_first);
   /// Returns whether another stage computes a partial gradient of the unit.
   bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).shared_by_stages; }
 

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kNvme};
+inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kDisk};
 
 /// TierPlan lists what one rank allocates in one tier, in bytes.
 struct TierPlan {

@@ -175,7 +175,7 @@ std::vector<MemorySaving> best_of_each_key(const std::vector<MemorySaving>& sort
 }  // namespace
 
 MemoryMeasure memory_measure_of(Tier tier, bool shares_memory) {
-  if (shares_memory && tier != Tier::kNvme)
+  if (shares_memory && tier != Tier::kDisk)
     return [](const MemoryPlan& plan) { return plan.main_memory_bytes(); };
   return [tier](const MemoryPlan& plan) { return plan.at(tier).total; };
 }

@@ -148,7 +148,7 @@ Instr make_copy(const Program& program, const BufferRange& from, const BufferRan
   const Tier source = program.at(from.buffer).tier;
   const Tier target = program.at(to.buffer).tier;
   Lane lane = Lane::kCompute;
-  if (source == Tier::kNvme || target == Tier::kNvme)
+  if (source == Tier::kDisk || target == Tier::kDisk)
     lane = Lane::kDisk;
   else if (source != target)
     lane = target == Tier::kHost ? Lane::kToHost : Lane::kToDevice;

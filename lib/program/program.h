@@ -25,7 +25,7 @@ using InstrId = int32_t;
 
 /// Tier is the memory that holds a buffer. On CPU ranks the device tier is ftrun's own accounting
 /// of main memory.
-enum class Tier : uint8_t { kDevice, kHost, kNvme };
+enum class Tier : uint8_t { kDevice, kHost, kDisk };
 
 /// Category is the kind of data that a buffer holds, for the memory table.
 enum class Category : uint8_t {
@@ -35,7 +35,7 @@ enum class Category : uint8_t {
   kActivations,  // batch, values of the layers, scratch
   kBuckets,      // gathered parameters, gradients that are being reduced
   kStaging,      // copies of data that is stored in another tier
-  kSums,         // sums of a step: loss, norm
+  kSums,         // sums of a step: loss, counted tokens, flags of ranks, norm
   kSnapshot,     // copy of the state from which a checkpoint is written while training continues
 };
 inline constexpr size_t kCategoryCount = enumerator_count<Category>();

@@ -82,7 +82,8 @@ class Reductions {
     insert_after_ = std::max(insert_after_, gradient.writers.last);
     clears_.push_back(
         {.plain_instr = gradient.writers.first, .instrs = reducer_.clear_unwritten(gradient.use)});
-    Reduction reduction = reducer_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
+    Reduction reduction =
+        reducer_.plan_reduction(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective),
                   std::move(reduction.instrs_after));

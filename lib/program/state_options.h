@@ -211,7 +211,7 @@ struct UnitStatePiece {
   /// The tensor whose scales the piece holds, if the tensor straddles blocks; else -1. Such a piece
   /// holds all scales of the tensor, and [begin, end) counts the elements of the whole tensor
   /// instead of the unit.
-  TensorId straddling = -1;
+  TensorId straddling_tensor = -1;
   /// The state that the piece holds: kParam (the weights that the optimizer updates), the index of
   /// an optimizer state, or kWorking: a copy of the parameters in the dtype that layers compute
   /// with, which is made from the weights and never saved.

@@ -64,7 +64,7 @@ class StatePieces {
       for (size_t s = 0; s < scales.states; ++s) {
         const int64_t elements = model.tensor(tensor.tensor).numel();
         pieces_.push_back(
-            {.straddling = tensor.tensor,
+            {.straddling_tensor = tensor.tensor,
              .state = static_cast<int32_t>(states - scales.states + s),
              .unit = tensor.unit,
              .begin = 0,
@@ -83,10 +83,10 @@ class StatePieces {
     for (UnitStatePiece& piece : pieces_) {
       if (piece.state == UnitStatePiece::kWorking || max_saved_elements(piece.unit) == 0) continue;
       const Buffer& buffer = program.at(piece.range.buffer);
-      if (piece.straddling >= 0) {
+      if (piece.straddling_tensor >= 0) {
         piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
         in_memory += piece.range.bytes;
-      } else if (buffer.tier == Tier::kNvme) {
+      } else if (buffer.tier == Tier::kDisk) {
         on_disk.insert(piece.range.buffer);
       } else {
         piece.snapshot = {-1, in_memory, buffer.format.bytes(piece.saved.size())};
@@ -112,7 +112,7 @@ class StatePieces {
       program.buffers[static_cast<size_t>(buffer)].shadow_offset = shadows;
       shadows += program.at(buffer).bytes;  // whole disk sectors, as units are
     }
-    if (shadows > 0) add(Tier::kNvme, shadows);
+    if (shadows > 0) add(Tier::kDisk, shadows);
   }
 
   std::vector<UnitStatePiece> release() { return std::move(pieces_); }

@@ -142,7 +142,8 @@ UpdateKind update_kind_of(const ModelDescription& model, const StateOptions& opt
   const TensorInfo& tensor = model.tensor(slice.tensor);
   UpdateKind kind{!options.decays || options.decays(tensor),
                   options.has_8bit_states && options.has_8bit_states(tensor)};
-  if (kind.has_8bit_states && straddles_blocks(tensor, slice)) kind.straddling = slice.tensor;
+  if (kind.has_8bit_states && straddles_blocks(tensor, slice))
+    kind.straddling_tensor = slice.tensor;
   return kind;
 }
 
@@ -157,7 +158,7 @@ std::vector<StraddlingTensor> list_straddling_tensors(const ModelDescription& mo
     if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const TensorSlice& slice : unit.slices) {
-      if (update_kind_of(model, options, slice).straddling < 0) continue;
+      if (update_kind_of(model, options, slice).straddling_tensor < 0) continue;
       const int64_t tensor_blocks = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
       tensors.push_back({slice.tensor, unit.id, tier, blocks[tier], tensor_blocks});
       blocks[tier] += tensor_blocks;
@@ -209,8 +210,8 @@ std::vector<StateSpec> make_state_specs(const ModelDescription& model, const Par
   for (const Unit& unit : partition.units) {
     StateSpec spec;
     set_stages(unit, options, spec);
-    spec.shard = shard_group(groups, unit);
-    spec.replica = groups.replica;
+    spec.shard_group = shard_group(groups, unit);
+    spec.replica_group = groups.replica;
     spec.shard_place = shard_place(options, unit);
     spec.gathered = options.zero_stage == 3 && !unit.holds_small_tensors &&
                     (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);

@@ -24,8 +24,8 @@ struct PartialGradients {
   std::vector<UnitRange> parts;
 };
 
-/// ShardedStates says which states of a unit are sharded over StateSpec::shard. Each rank has all
-/// elements of the other states.
+/// ShardedStates says which states of a unit are sharded over StateSpec::shard_group. Each rank has
+/// all elements of the other states.
 struct ShardedStates {
   bool parameters = false;
   bool gradients = false;
@@ -70,9 +70,9 @@ struct StateSpec {
   bool trainable = true;
   /// The group of ranks that the unit is sharded over, and the group of ranks that hold the same
   /// shard as this rank.
-  GroupId shard = kNoGroup;
-  GroupId replica = kNoGroup;
-  /// This rank's place in `shard`; place 0 of 1 if there is no such group.
+  GroupId shard_group = kNoGroup;
+  GroupId replica_group = kNoGroup;
+  /// This rank's place in `shard_group`; place 0 of 1 if there is no such group.
   GroupPlace shard_place;
   ShardedStates sharded;
   /// Says whether parameters are gathered before layers read them and freed afterwards.

@@ -144,7 +144,7 @@ class StepBuilder {
   void emit_updates() {
     add_updates(program_, model_, options_.state, placement_, options_.gather_bucket_elements);
   }
-  StepProgram finish();
+  StepProgram apply_passes();
 
  private:
   BufferId add_temporary_buffer(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
@@ -551,7 +551,7 @@ GatherOptions StepBuilder::gather_options() const {
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
 /// a value that this stage computes.
-StepProgram StepBuilder::finish() {
+StepProgram StepBuilder::apply_passes() {
   if (!transfers_.empty())
     program_ =
         add_transfers(std::move(program_), transfers_, action_begins_, actions_, options_.state,
@@ -590,7 +590,7 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
   builder.emit_gradient_norm(norm);
   builder.emit_decide(norm, loss);
   builder.emit_updates();
-  return builder.finish();
+  return builder.apply_passes();
 }
 
 StepProgram build_evaluation_step(const ModelDescription& model, const Partition& partition,
@@ -603,7 +603,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
       builder.add_sums_buffer(PersistentKind::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.emit_begin({loss});
   builder.expand_schedule(loss, ResultKind::kLoss);
-  return builder.finish();
+  return builder.apply_passes();
 }
 
 StepProgram build_generation_step(const ModelDescription& model, const Partition& partition,
@@ -619,7 +619,7 @@ StepProgram build_generation_step(const ModelDescription& model, const Partition
                                            model.batch.tokens() * columns)
                : -1;
   builder.expand_schedule(logits, ResultKind::kLogits);
-  return builder.finish();
+  return builder.apply_passes();
 }
 
 }  // namespace ftrun

@@ -49,7 +49,7 @@ int64_t text_tokens(const GenerateConfig& generate, const ModelDescription& trai
 
 Tier tier_of(OffloadDevice device) {
   if (device == OffloadDevice::kNone) return Tier::kDevice;
-  return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
+  return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kDisk;
 }
 
 StateOptions state_options(const Config& config, const ModelConfig& model_config,

@@ -63,7 +63,7 @@ Traffic program_traffic(const Program& program) {
 DiskTraffic disk_traffic(const Program& program) {
   DiskTraffic traffic;
   const auto on_disk = [&](const BufferRange& range) {
-    return program.at(range.buffer).tier == Tier::kNvme;
+    return program.at(range.buffer).tier == Tier::kDisk;
   };
   for (const Instr& instr : program.instrs) {
     if (instr.kind != InstrKind::kCopy) continue;

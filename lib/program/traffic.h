@@ -25,8 +25,9 @@ struct TrafficRow {
 
 /// Traffic holds the bytes that a rank sends in one run of a program (in a finite step), exactly as
 /// its communicators count them (sent_bytes()): 2 B (N-1)/N for an all-reduce of B bytes among N
-/// ranks, rounded down; (N-1) times the rank's own block for a reduce-scatter or an all-gather. The
-/// rank receives as many bytes.
+/// ranks, rounded down; (N-1) times the rank's own block for a reduce-scatter or an all-gather.
+/// Sends, shifts and broadcasts are counted only on the rank that sends, so a rank may receive
+/// another number of bytes.
 struct Traffic {
   std::vector<TrafficRow> rows;
   int64_t bytes = 0;

@@ -97,7 +97,7 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
   std::vector<TierStatePart> parts;
   for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
   std::vector<UnitBuffer> unit_buffers(parts.size());
-  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
       if (parts[u].tier != tier || !parts[u].exists || !specs_[u].used_by_stage) continue;
@@ -175,7 +175,7 @@ void UnitPlacement::add_optimizer_buffers(Program& program) {
                               // Scales are small and do not fill whole disk sectors, so they stay
                               // on the host.
                               const bool few =
-                                  format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
+                                  format.block > 1 && spec.tiers.optimizer == Tier::kDisk;
                               return TierStatePart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
                                                    .exists = spec.trainable && has_state(spec),
                                                    .is_sharded = spec.sharded.optimizer};

@@ -171,7 +171,7 @@ class UpdateStaging {
       from = to;
     };
     // The device and the disk have no direct link, so data between them moves through the host.
-    if (update_tier == Tier::kDevice && parameter_tier == Tier::kNvme) move(stage(Tier::kHost));
+    if (update_tier == Tier::kDevice && parameter_tier == Tier::kDisk) move(stage(Tier::kHost));
     move(parameters);
     return makes_copy;
   }
@@ -278,7 +278,7 @@ class UpdateBuilder {
   Instr make_parameter_gather(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
     Instr gather = make_collective(
-        InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
+        InstrKind::kAllGather, {state.shard_group, state.formats.compute.dtype},
         placement_.parameters(id, placement_.shard(id)),
         placement_.parameters(id, {0, placement_.sharding().padded_elements(id)}), id);
     gather.if_finite = true;
@@ -337,7 +337,7 @@ class UpdateBuilder {
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const OptimizerStateSpec& spec = options_.optimizer_states[s];
       if (spec.is_8bit != part.kind.has_8bit_states ||
-          (part.kind.straddling >= 0 && spec.block > 1))
+          (part.kind.straddling_tensor >= 0 && spec.block > 1))
         continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(subrange_of(*operands.states[s], elements, interval));
@@ -354,8 +354,8 @@ class UpdateBuilder {
 
   /// Adds the scales that a part reads, if its tensor straddles blocks.
   void add_scales(const UpdateKindRange& part, Instr& instr) const {
-    if (part.kind.straddling < 0 || scales_.states == 0) return;
-    const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
+    if (part.kind.straddling_tensor < 0 || scales_.states == 0) return;
+    const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling_tensor);
     const TensorSlice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
     instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
     for (const auto* buffers : {&scales_.buffers, &new_scales_})
@@ -386,7 +386,7 @@ class UpdateBuilder {
       if (!straddles) continue;
       plan_scales(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
-      if (state.sharded.optimizer) shard_groups.insert(state.shard);
+      if (state.sharded.optimizer) shard_groups.insert(state.shard_group);
     }
     emit_updates(in_place, staged, program_);
     for (const auto& [tier, buffer] : new_scales_)
@@ -396,7 +396,8 @@ class UpdateBuilder {
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
     for (const UnitRange& interval : intervals_of(unit.id)) {
       std::vector<UpdateKindRange> parts = ranges_of(unit, interval);
-      std::erase_if(parts, [](const UpdateKindRange& part) { return part.kind.straddling < 0; });
+      std::erase_if(parts,
+                    [](const UpdateKindRange& part) { return part.kind.straddling_tensor < 0; });
       if (parts.empty()) continue;
       scales.push_back({.unit = unit.id, .staging_slot = static_cast<int>(scales.size() % 2)});
       UnitUpdate& plan = scales.back();

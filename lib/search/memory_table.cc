@@ -202,13 +202,13 @@ void add_predicted_time(const MemoryTableModel& model, const Config& config, con
 
 }  // namespace
 
-double MemoryTableRow::formula() const {
+double MemoryTableRow::formula_bytes() const {
   return std::accumulate(
       parts.begin(), parts.end(), 0.0,
       [](double sum, const MemoryTablePart& part) { return sum + part.formula; });
 }
 
-double MemoryTableRow::planned() const {
+double MemoryTableRow::planned_bytes() const {
   return std::accumulate(
       parts.begin(), parts.end(), 0.0,
       [](double sum, const MemoryTablePart& part) { return sum + part.planned; });

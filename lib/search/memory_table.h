@@ -56,8 +56,8 @@ struct MemoryTableRow {
   std::optional<double> step_seconds;
 
   /// Return the bytes of all parts by textbook formulas, and in the plan.
-  double formula() const;
-  double planned() const;
+  double formula_bytes() const;
+  double planned_bytes() const;
 };
 
 /// Answers a query by textbook formulas and by the plan of a GPU rank. The formulas count for each

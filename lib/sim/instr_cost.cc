@@ -138,9 +138,9 @@ double InstrCostModel::seconds_of_copy(const Instr& instr) const {
   const Tier from = program_.at(instr.reads[0].buffer).tier,
              to = program_.at(instr.writes[0].buffer).tier;
   const auto bytes = static_cast<double>(std::max(instr.reads[0].bytes, instr.writes[0].bytes));
-  if (from == Tier::kNvme || to == Tier::kNvme) {
+  if (from == Tier::kDisk || to == Tier::kDisk) {
     const double rate =
-        from == Tier::kNvme ? machine_.disk_read_bandwidth : machine_.disk_write_bandwidth;
+        from == Tier::kDisk ? machine_.disk_read_bandwidth : machine_.disk_write_bandwidth;
     if (rate == 0)
       throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
                   "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");

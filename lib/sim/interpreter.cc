@@ -144,7 +144,7 @@ int64_t elements_of_cell(const Program& program, const UnitStatePiece& piece) {
 void Interpreter::load() {
   for (SymbolicRank& rank : ranks_) {
     for (const UnitStatePiece& piece : rank.step.pieces) {
-      if (piece.straddling >= 0) continue;  // stays 0, like all persistent memory at first
+      if (piece.straddling_tensor >= 0) continue;  // stays 0, like all persistent memory at first
       const Cells to = cells(rank, piece.range);
       const int64_t span = elements_of_cell(rank.step.program, piece);
       require(to.count == divide_up(piece.end - piece.begin, span),
@@ -202,7 +202,7 @@ void Interpreter::collect_piece(size_t r, const UnitStatePiece& piece, int32_t k
                                 CollectedState& state, std::string& fault) const {
   const SymbolicRank& rank = ranks_[r];
   const ConstCells from = cells(rank, piece.range);
-  if (piece.straddling >= 0) return compare_scales(from, piece, fault, state.scales);
+  if (piece.straddling_tensor >= 0) return compare_scales(from, piece, fault, state.scales);
   state.kept.insert(piece.unit);
   const auto unit = static_cast<size_t>(rank.tensor_rank) * partition_.units.size() +
                     static_cast<size_t>(piece.unit);
@@ -240,9 +240,10 @@ void Interpreter::compare_scales(const ConstCells& scales, const UnitStatePiece&
                                  std::map<TensorId, std::vector<uint64_t>>& known) {
   std::vector<uint64_t> own;
   for (int64_t b = 0; b < scales.count; ++b) own.push_back(read(scales, b));
-  const auto [before, added] = known.try_emplace(piece.straddling, own);
+  const auto [before, added] = known.try_emplace(piece.straddling_tensor, own);
   if (!added && before->second != own && fault.empty())
-    fault = cat("a rank holds other scales of tensor ", piece.straddling, " than one before it");
+    fault =
+        cat("a rank holds other scales of tensor ", piece.straddling_tensor, " than one before it");
 }
 
 /// Checks that tensor-parallel ranks with the same part of a tensor have equal values of its
@@ -500,8 +501,11 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
     case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return update_or_compute_scales(rank, instr);
-    default:
-      fail(cat(instr_text(rank, instr), " has an unknown kind"));
+#define FTRUN_STEP_COLLECTIVE(kind, name) case InstrKind::kind:
+#define FTRUN_OTHER_COLLECTIVE(kind, name)
+#include "base/collectives.inc"
+      // Collectives are run for all members of their group at once.
+      return fail(cat(instr_text(rank, instr), " is run for one rank alone"));
   }
 }
 

@@ -233,7 +233,7 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
 bool runs_on_its_link(const Program& program, const Instr& instr) {
   const Tier from = program.at(instr.reads[0].buffer).tier;
   const Tier to = program.at(instr.writes[0].buffer).tier;
-  if (from == Tier::kNvme || to == Tier::kNvme)
+  if (from == Tier::kDisk || to == Tier::kDisk)
     return instr.lane == Lane::kDisk && (from == Tier::kHost || to == Tier::kHost);
   if (from == to) return instr.lane == Lane::kCompute || is_communication(instr.lane);
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);

@@ -110,7 +110,8 @@ class TraitFinder {
   }
 
   static int64_t number_of(const UpdateKind& kind) {
-    return (kind.decay ? 1 : 0) + (kind.has_8bit_states ? 2 : 0) + (kind.straddling >= 0 ? 4 : 0);
+    return (kind.decay ? 1 : 0) + (kind.has_8bit_states ? 2 : 0) +
+           (kind.straddling_tensor >= 0 ? 4 : 0);
   }
 
   const ModelDescription& model_;

@@ -3,7 +3,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace ftrun {
 

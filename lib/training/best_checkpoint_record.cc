@@ -11,7 +11,7 @@ std::optional<BestCheckpoint> BestCheckpointRecord::make_if_best(const TrainingP
   return BestCheckpoint{progress.step, record.metric(), record.best()->value};
 }
 
-void BestCheckpointRecord::set_saved(const TrainingProgress& progress) {
+void BestCheckpointRecord::mark_recorded_by_save(const TrainingProgress& progress) {
   if (progress.evaluations.is_best(progress.step)) recorded_step_ = progress.step;
 }
 

@@ -24,7 +24,7 @@ class BestCheckpointRecord {
   /// Makes the record that a save of this state writes; returns nothing if it is not the best.
   static std::optional<BestCheckpoint> make_if_best(const TrainingProgress& progress);
   /// Says that a save of this state writes its record, if it is the best.
-  void set_saved(const TrainingProgress& progress);
+  void mark_recorded_by_save(const TrainingProgress& progress);
   /// Collective: records that the last saved state is the best, if it is. When it was saved, this
   /// was not known yet.
   void record(const TrainingProgress& progress);

@@ -185,7 +185,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
         return save_checkpoint(files, options, meta, slices, group);
       });
   all_saves_ended_ = false;
-  best_record_.set_saved(progress);
+  best_record_.mark_recorded_by_save(progress);
   current_pause_seconds_ = dependencies_.clock() - start;
   total_pause_seconds_ += current_pause_seconds_;
 }
@@ -204,8 +204,8 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
                             std::llround(1e3 * current_pause_seconds_), " ms"));
   ++failed_count_;
   if (ended_save->step() != progress.step) progress.evaluations.forget_best(ended_save->step());
-  dependencies_.journal.warn(
-      cat(outcome.failure, "; training continues and tries again when the next one is due"));
+  dependencies_.journal.warn(cat(
+      outcome.failure, "; training continues, and the next checkpoint is written when it is due"));
   dependencies_.journal.update_manifest([&](RunManifest& manifest) { add_counters(manifest); });
 }
 
@@ -231,7 +231,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
       dependencies_.files, save_options(progress), make_meta(progress, data_fingerprint),
       dependencies_.model.slices(), session_.checkpoint_group());
   record_saved(progress.step, result, dependencies_.clock() - start, "");
-  best_record_.set_saved(progress);
+  best_record_.mark_recorded_by_save(progress);
   total_pause_seconds_ += dependencies_.clock() - start;
 }
 

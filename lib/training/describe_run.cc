@@ -74,7 +74,7 @@ void add_device_notes(const RunDescriptionInputs& run, std::vector<std::string>&
   add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
   if (!gpu->options().pin_memory)
     notes.push_back(
-        "host memory is pageable (pin_memory: false), so copies to and from the GPU block the lane "
+        "main memory is pageable (pin_memory: false), so copies to and from the GPU block the lane "
         "that runs them");
 }
 
@@ -124,7 +124,7 @@ std::string validation_text(const EvaluationConfig& evaluation, const Validation
 
 /// Returns whether a sequence gives the embedding of `token` a gradient: the token must be read at
 /// or before a label that counts, in the same document.
-bool trains_on(const Batch& sequence, int32_t token) {
+bool trains_on(const MicroBatch& sequence, int32_t token) {
   auto reached = static_cast<int32_t>(sequence.tokens.size());
   for (size_t i = sequence.tokens.size(); i-- > 0;) {
     if (sequence.labels[i] >= 0) reached = sequence.starts[i];
@@ -140,7 +140,7 @@ bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) 
   const int64_t end =
       std::min(sequences.size(), std::max<int64_t>(1, kMaxTokens / sequences.sequence_length()));
   SequenceReader reader(sequences, vocab_rows);
-  Batch batch;
+  MicroBatch batch;
   for (int64_t sequence = 0; sequence < end; ++sequence) {
     reader.reset(batch, 1);
     reader.fill(batch, 0, sequence);

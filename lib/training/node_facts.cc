@@ -86,7 +86,7 @@ void add_folder_facts(const std::string& key, const std::string& folder,
 std::string hash_sequence_samples(const SequenceSet& sequences) {
   Xxh3Stream hash;
   SequenceReader reader(sequences, std::numeric_limits<int32_t>::max());
-  Batch batch;
+  MicroBatch batch;
   const int64_t total = sequences.size(), count = std::min(total, kSampledSequences);
   for (int64_t i = 0; i < count; ++i) {
     reader.reset(batch, 1);

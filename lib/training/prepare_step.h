@@ -2,7 +2,7 @@
 
 #include "config/config.h"
 #include "config/learning_rate.h"
-#include "data/batch.h"
+#include "data/micro_batch.h"
 #include "engine/step_run.h"
 #include "training/training_progress.h"
 

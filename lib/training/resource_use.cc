@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/machine_info.h"
 #include "base/shm_sizes.h"
-#include "data/batch.h"
+#include "data/micro_batch.h"
 #include "training/export_weights.h"
 #include "training/text_generation.h"
 

@@ -17,7 +17,7 @@ namespace {
 /// Returns the beginning of the document at [begin, end) of a sequence: all tokens before the first
 /// token that is trained on, or `count` tokens if all tokens except the first are trained on. The
 /// label at a position is the next token.
-std::vector<int32_t> prompt_of_document(const Batch& sequence, size_t begin, size_t end,
+std::vector<int32_t> prompt_of_document(const MicroBatch& sequence, size_t begin, size_t end,
                                         int64_t count) {
   size_t context = begin;
   while (context < end && sequence.labels[context] < 0) ++context;
@@ -29,7 +29,7 @@ std::vector<int32_t> prompt_of_document(const Batch& sequence, size_t begin, siz
 
 /// Finds the first position of each document of a sequence, and the end of the last document,
 /// without padding.
-std::vector<size_t> find_document_bounds(const Batch& sequence) {
+std::vector<size_t> find_document_bounds(const MicroBatch& sequence) {
   std::vector<size_t> bounds;
   size_t end = sequence.tokens.size();
   while (end > 0 && sequence.labels[end - 1] < 0 &&
@@ -75,7 +75,7 @@ std::vector<std::vector<int32_t>> choose_sample_prompts(const Config& config, Tr
       std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
   std::vector<std::vector<int32_t>> prompts;
   SequenceReader reader(validation, model.vocab_rows);
-  Batch batch;
+  MicroBatch batch;
   for (int64_t sequence = 0; sequence < validation.size() && prompts.size() < max_prompts;
        ++sequence) {
     reader.reset(batch, 1);

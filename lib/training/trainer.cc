@@ -19,7 +19,6 @@
 #include "base/file.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "cluster/core_share.h"
 #include "cluster/failure_report.h"
 #include "cluster/progress_board.h"

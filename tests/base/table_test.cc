@@ -1,7 +1,6 @@
 #include "base/table.h"
 
 #include "base/error.h"
-#include "base/text.h"
 #include "thrown_error.h"
 
 #include <catch2/catch.hpp>

@@ -170,7 +170,7 @@ TEST_CASE("schedules stay at their last rate, except inverse_sqrt") {
   s.num_decay_steps = 1;
   s.warmup_type = WarmupShape::kLinear;
   for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits) {
-    if (!traits.has_total) continue;
+    if (!traits.has_last_step) continue;
     s.type = traits.type;
     for (const int64_t total : {1, 2, 3, 6}) {
       s.total_num_steps = total;

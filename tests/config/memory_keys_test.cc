@@ -355,7 +355,7 @@ TEST_CASE(
   REQUIRE(optimizer_of_text("adamw_8bit, params: {lr: 0.1}").fp32_embeddings);
   REQUIRE(problems_of("c.yaml", "optimizer: {type: paged_adamw_8bit}") ==
           Lines{"c.yaml:1:19: notice: optimizer.type: paged_adamw_8bit: its states are not paged; "
-                "zero_optimization.offload_optimizer keeps them on the host"});
+                "zero_optimization.offload_optimizer keeps them in main memory"});
   const auto is_told = [](const std::string& text, const std::string& wanted) {
     const Lines lines = problems_of("c.yaml", text);
     return lines.size() == 1 && lines.front().find(wanted) != std::string::npos;

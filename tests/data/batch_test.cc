@@ -18,10 +18,10 @@ namespace {
 using Ids = std::vector<int32_t>;
 constexpr int64_t kBatchVocab = 50000;
 
-Batch batch_of(const SequenceSet& sequences, const std::vector<int64_t>& numbers,
-               int64_t vocab = kBatchVocab) {
+MicroBatch batch_of(const SequenceSet& sequences, const std::vector<int64_t>& numbers,
+                    int64_t vocab = kBatchVocab) {
   SequenceReader reader(sequences, vocab);
-  Batch batch;
+  MicroBatch batch;
   reader.reset(batch, static_cast<int64_t>(numbers.size()));
   for (size_t row = 0; row < numbers.size(); ++row)
     reader.fill(batch, static_cast<int64_t>(row), numbers[row]);
@@ -35,7 +35,7 @@ TEST_CASE(
     "[batch]") {
   TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
-  const Batch batch = batch_of(sequences, {1, 0});
+  const MicroBatch batch = batch_of(sequences, {1, 0});
   REQUIRE(batch.tokens == Ids{4, 5, 6, 7, 0, 1, 2, 3});
   REQUIRE(batch.labels == Ids{5, 6, 7, 8, 1, 2, 3, 4});
   REQUIRE(batch.positions == Ids{0, 1, 2, 3, 0, 1, 2, 3});
@@ -50,7 +50,7 @@ TEST_CASE("packed documents attend within themselves and have padding that does 
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
   const SequenceSet sequences({folder / "x"},
                               {.sequence_length = 6, .packing = SequencePacking::kDocuments});
-  const Batch batch = batch_of(sequences, {0});
+  const MicroBatch batch = batch_of(sequences, {0});
   REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
   REQUIRE(batch.labels == Ids{11, 12, 21, 31, 32, -100});
   REQUIRE(batch.positions == Ids{0, 1, 0, 0, 1, 0});
@@ -63,7 +63,7 @@ TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
   const SequenceSet sequences(
       {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
       {.sequence_length = 5, .packing = SequencePacking::kNone});
-  const Batch batch = batch_of(sequences, {0});
+  const MicroBatch batch = batch_of(sequences, {0});
   REQUIRE(batch.tokens == Ids{1, 2, 3, 0, 0});
   REQUIRE(batch.labels == Ids{-100, 3, 9, -100, -100});
   REQUIRE(batch.starts == Ids{0, 0, 0, 3, 4});
@@ -161,7 +161,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
           reader.read(step, batch);
           const auto& micro = batch.micro_batches;
           REQUIRE(batch.counted_tokens_local == micro[0].counted_tokens + micro[1].counted_tokens);
-          for (const Batch& b : micro)
+          for (const MicroBatch& b : micro)
             REQUIRE(b.counted_tokens == static_cast<int64_t>(b.labels.size()) -
                                             std::count(b.labels.begin(), b.labels.end(), -100));
           sum += batch.counted_tokens_local;
@@ -188,7 +188,8 @@ TEST_CASE(
                         SequenceOrder(sequences.size(), true, 1), kBatchVocab);
       StepBatch batch;
       reader.read(step, batch);
-      for (const Batch& micro_batch : batch.micro_batches) first.push_back(micro_batch.first_token);
+      for (const MicroBatch& micro_batch : batch.micro_batches)
+        first.push_back(micro_batch.first_token);
     }
     REQUIRE(first == std::vector<int64_t>{0, 48, 24, 72});
   }
@@ -222,7 +223,7 @@ TEST_CASE("the global batch has the same tokens for any number of ranks", "[batc
                           SequenceOrder(sequences.size(), true, 5), kBatchVocab);
         StepBatch batch;
         reader.read(step, batch);
-        const Batch& b = batch.micro_batches[0];
+        const MicroBatch& b = batch.micro_batches[0];
         all.insert(all.end(), b.tokens.begin(), b.tokens.end());
       }
       return all;
@@ -262,7 +263,7 @@ TEST_CASE("validation distributes the first sequences over ranks and fills up wi
     REQUIRE(reader.passes() == 2);
     REQUIRE(reader.counted_tokens_global() == 20);
     for (int64_t pass = 0; pass < 2; ++pass) {
-      const Batch& batch = reader.read(pass).front();
+      const MicroBatch& batch = reader.read(pass).front();
       REQUIRE(batch.tokens.size() == 8);
       counted += batch.counted_tokens;
       for (size_t i = 0; i < 8; ++i)
@@ -288,10 +289,10 @@ TEST_CASE("validation reads the same sequences with several micro-batches in a p
         three(sequences, 9, 2, 2, rank, kBatchVocab, 3);
     REQUIRE(one.passes() == 3);
     REQUIRE(three.passes() == 1);
-    const std::span<const Batch> together = three.read(0);
+    const std::span<const MicroBatch> together = three.read(0);
     REQUIRE(together.size() == 3);
     for (int64_t pass = 0; pass < 3; ++pass) {
-      const Batch& batch = together[static_cast<size_t>(pass)];
+      const MicroBatch& batch = together[static_cast<size_t>(pass)];
       REQUIRE(batch.tokens == one.read(pass).front().tokens);
       REQUIRE(batch.labels == one.read(pass).front().labels);
     }
@@ -299,7 +300,7 @@ TEST_CASE("validation reads the same sequences with several micro-batches in a p
   // Two passes have two micro-batches each; the second pass's last micro-batch has no sequence.
   ValidationReader two(sequences, 9, 2, 2, 1, kBatchVocab, 2);
   REQUIRE(two.passes() == 2);
-  const std::span<const Batch> last = two.read(1);
+  const std::span<const MicroBatch> last = two.read(1);
   REQUIRE(last[0].counted_tokens == 0);
   REQUIRE(last[1].counted_tokens == 0);
   REQUIRE(last[1].tokens.size() == 8);

@@ -51,7 +51,7 @@ TEST_CASE("a masked chat trains only on its answers", "[fixture]") {
   const SequenceSet sequences({kPrefix},
                               {.sequence_length = 128, .packing = SequencePacking::kNone});
   SequenceReader reader(sequences, 300);
-  Batch batch;
+  MicroBatch batch;
   reader.reset(batch, 1);
   reader.fill(batch, 0, 0);
   // The counted tokens are "Four.", the end mark and the line break after it.

@@ -47,7 +47,7 @@ std::vector<int32_t> tokens_of_step(const SequenceSet& sequences, const BatchLay
     reader.read(step, batch);
     *counted = batch.counted_tokens_global;
     local += batch.counted_tokens_local;
-    for (const Batch& one : batch.micro_batches)
+    for (const MicroBatch& one : batch.micro_batches)
       for (size_t i = 0; i < one.tokens.size();
            i += static_cast<size_t>(sequences.sequence_length()))
         tokens.push_back(one.tokens[i]);
@@ -164,7 +164,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
     options.packing = packing;
     const SequenceSet sequences({folder / "a.bin", folder / "b.bin"}, options);
     SequenceReader reader(sequences, kVocab);
-    Batch batch;
+    MicroBatch batch;
     for (int64_t sequence = 0; sequence < sequences.size(); ++sequence) {
       const bool second = sequence >= sequences.table().first_sequences()[1];
       reader.reset(batch, 1);

@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as scratch:
         stdout = must(run_with_limit("-v 1000000", "check", "--config", config)).stdout
         assert stdout.endswith("the config is good, but this machine cannot run it\n")
         require_remedy(must(run_with_limit("-v 1000000", "--config", config), 5).stderr,
-                       "ftrun: out of memory before the start: " + needs_more, remedy)
+                       "ftrun: the run does not fit into memory: " + needs_more, remedy)
         assert not job.out("large").exists()
 
     @case

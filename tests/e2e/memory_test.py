@@ -295,7 +295,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("huge", model={"path": smollm2}, data={"sequence_length": 8192},
                             train_micro_batch_size_per_gpu=4096, gradient_accumulation_steps=1)
         text = must(ftrun("--config", config, "--nproc", 2), 5).stderr
-        assert re.search(r"out of memory before the start: the 2 ranks of this machine need \S+ "
+        assert re.search(r"the run does not fit into memory: the 2 ranks of this machine need \S+ "
                          r"\S+ of main memory "
                          r"\(\S+ \S+ per rank; most of it activations \S+ \S+ per rank\), .* has "
                          r"\S+ \S+\n" + REMEDY, text), text

@@ -140,7 +140,7 @@ void* EmulatedGpu::allocate_pinned(int64_t bytes) {
   int64_t held = bytes;
   for (const auto& [data, size] : pinned_) held += size;
   if (held > options_.max_pinned_bytes)
-    throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"),
+    throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of main memory"),
                 "raise the limit");
   std::byte* data = mapped(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   std::memset(data, kPattern, static_cast<size_t>(bytes));

@@ -16,7 +16,7 @@ ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   return build_decoder(model, shape, GraphMode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
 }
 
-testing::TokenBatch tokens_of(const Batch& batch) {
+testing::TokenBatch tokens_of(const MicroBatch& batch) {
   return {batch.tokens, batch.positions, batch.starts, batch.labels};
 }
 

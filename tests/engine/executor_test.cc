@@ -201,9 +201,9 @@ TEST_CASE(
 TEST_CASE(
     "two ranks, and one rank with twice the micro-batches, take the same step up to rounding") {
   set_kernel_threads(1);
-  std::vector<Batch> batches;
+  std::vector<MicroBatch> batches;
   for (uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch({2, 8}, i));
-  const auto step = [&](RankFixture& fixture, std::span<const Batch> mine) {
+  const auto step = [&](RankFixture& fixture, std::span<const MicroBatch> mine) {
     StepRun run = fixture.prepare_step(1);
     run.micro_batches = mine;
     run.scalars.token_loss_factor = 1.0F / 64;
@@ -221,8 +221,8 @@ TEST_CASE(
   const std::vector<float> expected = floats_of(single);
   testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankFixture fixture(testing::small_run_config(), testing::small_model(), group);
-    const StepRun two = step(
-        fixture, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
+    const StepRun two = step(fixture, std::span<const MicroBatch>(batches).subspan(
+                                          static_cast<size_t>(group.rank()) * 2, 2));
     require(two.result.counted_tokens == 64, "all ranks' tokens are counted");
     require(std::abs(two.result.loss_sum - one.result.loss_sum) < 1e-5 * one.result.loss_sum,
             "the loss is that of all ranks");
@@ -352,13 +352,13 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
     const Instr* last = nullptr;
     for (const Instr& instr : program.instrs) {
       if (instr.lane != Lane::kDisk) continue;
-      const bool reads = program.at(instr.reads[0].buffer).tier == Tier::kNvme;
+      const bool reads = program.at(instr.reads[0].buffer).tier == Tier::kDisk;
       const bool other = last != nullptr && !overlaps(last->reads[0], instr.writes[0]) &&
                          !overlaps(last->writes[0], instr.reads[0]);
       ++requests;
       if (other && instr.waits.empty()) {
         ++follow;
-        returns += reads && program.at(last->writes[0].buffer).tier == Tier::kNvme;
+        returns += reads && program.at(last->writes[0].buffer).tier == Tier::kDisk;
       }
       last = &instr;
     }

@@ -49,7 +49,7 @@ struct TokenScore {
 };
 TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& context,
                        int32_t next) {
-  Batch batch = testing::random_batch({1, kRoom}, 3);
+  MicroBatch batch = testing::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
   const size_t used = std::min<size_t>(kRoom, context.size());

@@ -69,7 +69,7 @@ TEST_CASE(
   REQUIRE(device.arenas == 8192);
   REQUIRE(device.total == 8192 + 4096 + 4096);
   REQUIRE(memory.allocated_bytes(Tier::kHost).total == 0);
-  REQUIRE(memory.allocated_bytes(Tier::kNvme).total == 0);
+  REQUIRE(memory.allocated_bytes(Tier::kDisk).total == 0);
   REQUIRE(memory.swap() == nullptr);
 }
 
@@ -104,21 +104,21 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   const testing::TemporaryFolder scratch;
   RankMemory memory(*single_rank.group, {.folder = scratch / "made", .name = "rank0"});
   const Program train = program_with_buffers(
-      {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kOptimizerStates, "first", 3 * 4096,
+      {buffer_on(Tier::kDisk, persistent_buffer(PersistentKind::kOptimizerStates, "first", 3 * 4096,
                                                 Category::kOptimizer)),
        persistent_buffer(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
-       buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
+       buffer_on(Tier::kDisk, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
                                                 Category::kParameters))},
       {0, 0, 0});
   const Program evaluate = program_with_buffers(
-      {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
+      {buffer_on(Tier::kDisk, persistent_buffer(PersistentKind::kParameters, "second", 2 * 4096,
                                                 Category::kParameters))},
       {0, 0, 0});
   memory.allocate(train);
   memory.allocate(evaluate);
   REQUIRE(memory.swap() != nullptr);
   REQUIRE(memory.swap()->bytes() == 5 * 4096);
-  const RankMemory::TierBytes disk = memory.allocated_bytes(Tier::kNvme);
+  const RankMemory::TierBytes disk = memory.allocated_bytes(Tier::kDisk);
   // The file system's metadata of the file may take an additional block or two.
   REQUIRE(disk.total >= 5 * 4096);
   REQUIRE(disk.total <= 8 * 4096);
@@ -153,7 +153,7 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
   REQUIRE_THROWS_WITH(memory.allocate(program_with_buffers(
-                          {buffer_on(Tier::kNvme, persistent_buffer(PersistentKind::kMaster, "late",
+                          {buffer_on(Tier::kDisk, persistent_buffer(PersistentKind::kMaster, "late",
                                                                     4096, Category::kOptimizer))},
                           {0, 0, 0})),
                       Catch::Contains("the first program has all that lies on disk"));

@@ -54,7 +54,7 @@ Config config_on_mesh(Config config, const TrainingMesh& mesh) {
   return config;
 }
 
-Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
+MicroBatch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
   return random_batch(model.batch, static_cast<uint64_t>(step * 100 + number), model.vocab_rows);
 }
 

@@ -63,7 +63,7 @@ double weight_bound(const std::string& parameter);
 Config config_on_mesh(Config config, const TrainingMesh& mesh);
 
 /// Returns micro-batch `number` of a step's global batch.
-Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
+MicroBatch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
 
 /// Sets the fixture's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
 void set_batches(RankFixture& fixture, int64_t step);

@@ -195,17 +195,17 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
   for (const Unit& unit : plan.partition.units) padded += unit.padded_numel;
   // A snapshot holds master weights and two moments: 12 bytes per element.
   REQUIRE(planned(config, Tier::kHost) == 12 * padded);
-  REQUIRE(planned(config, Tier::kNvme) == 0);
+  REQUIRE(planned(config, Tier::kDisk) == 0);
   testing::offload_to(config, OffloadDevice::kNvme);
-  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 12 * padded);
-  REQUIRE(planned(config, Tier::kNvme) > 0);
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kDisk) == 12 * padded);
+  REQUIRE(planned(config, Tier::kDisk) > 0);
   config.checkpoint.background = false;
-  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 0);
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kDisk) == 0);
   config.checkpoint.background = true;
   config.checkpoint.every = 10;  // the only save is after the last step
-  REQUIRE(planned(config, Tier::kNvme) == 0);
+  REQUIRE(planned(config, Tier::kDisk) == 0);
   config.checkpoint.every_minutes = 0.5;
-  REQUIRE(planned(config, Tier::kNvme) > 0);
+  REQUIRE(planned(config, Tier::kDisk) > 0);
 }
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
@@ -484,7 +484,7 @@ struct SplitRank {
     options.zero_stage = static_cast<int>(l.stage);
     options.data = {l.shards, shard};
     options.optimizer_states = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}};
-    options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
+    options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kDisk
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
     const UnitPlacement placement(plan.train.program, plan.train.model, plan.partition, options, 1);

@@ -81,7 +81,7 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
   overwrite_weight(fixture, "lm_head.weight", 5, 0.1F);
   // A row of the embedding is read only where its token occurs: the first micro-batch that has the
   // token reports the value.
-  for (Batch& batch : fixture.batches)
+  for (MicroBatch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token == 0 ? 1 : 0;
   fixture.batches[1].tokens[3] = token;

@@ -155,7 +155,7 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
     state_saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
       testing::set_batches(fixture, 1);
       double sum = 0;
-      for (const Batch& batch : fixture.batches) {
+      for (const MicroBatch& batch : fixture.batches) {
         ForwardRun run;
         run.micro_batches = {&batch, 1};
         fixture.evaluation_executor.run_forward(run);
@@ -284,7 +284,7 @@ TEST_CASE(
 
 /// Removes a token from the rank's batches, except from one micro-batch; -1: from all of them.
 void keep_token_only_in(RankFixture& fixture, int32_t token, int micro_batch) {
-  for (Batch& batch : fixture.batches)
+  for (MicroBatch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token + 1;
   if (micro_batch >= 0) fixture.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;

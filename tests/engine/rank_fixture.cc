@@ -158,10 +158,10 @@ const ModelFolder& model_folder(const ModelConfig& model) {
   return *folder;
 }
 
-Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
+MicroBatch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   const auto positions = static_cast<size_t>(shape.sequences * shape.sequence_length);
   const auto vocabulary = static_cast<uint64_t>(vocab_rows);
-  Batch batch;
+  MicroBatch batch;
   batch.tokens.resize(positions);
   batch.labels.resize(positions);
   batch.positions.resize(positions);

@@ -95,7 +95,7 @@ struct RankFixture {
   /// A factor by which gradients are computed and stored too large, like a loss scale in fp16.
   float gradient_divisor = 1;
   /// Changes the batches of train() before they are used; null: no change.
-  std::function<void(int64_t step, Batch& batch)> change_batch;
+  std::function<void(int64_t step, MicroBatch& batch)> change_batch;
   /// Prepares the run of a step without creating new batches.
   StepRun prepare_step(int64_t step);
   /// Loads the state of a checkpoint; frozen tensors from model_folder().
@@ -113,7 +113,7 @@ struct RankFixture {
   ModelState state;
   int rank;
   /// The batches of the last step.
-  std::vector<Batch> batches;
+  std::vector<MicroBatch> batches;
 };
 
 /// Writes `value` into element `index` of the tensor that layers read, if this rank has this
@@ -121,7 +121,7 @@ struct RankFixture {
 void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t index, float value);
 
 /// Returns tokens from a counter-based generator; labels are the tokens shifted by one.
-Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
+MicroBatch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 
 /// CombinedState combines the slices that ranks save into the state of the whole model. Ranks may
 /// add theirs concurrently.

@@ -62,10 +62,10 @@ TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of on
       INFO(tokens << " tokens, window " << window);
       // There are 3 rows and 4 heads of size 4; forward has the multiplications for scores and
       // results, backward has five.
-      const MemorySweep forward = op_work(g, first_of(g, OpKind::kAttention)).total();
+      const OpPass forward = op_work(g, first_of(g, OpKind::kAttention)).total();
       CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
       CHECK(forward.transcendentals == 3 * pairs * 4);
-      const MemorySweep backward = op_work(g, first_of(g, OpKind::kAttentionDgrad)).total();
+      const OpPass backward = op_work(g, first_of(g, OpKind::kAttentionDgrad)).total();
       CHECK(backward.flops == 5 * 2.0 * 3 * pairs * 16);
       CHECK(backward.transcendentals == 3 * pairs * 4);
     }
@@ -152,8 +152,8 @@ TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its
   const LayerGraph g = head_graph({});
   const Op& op = first_of(g, OpKind::kLinearCrossEntropy);
   double cost = 0, in_one = 0;
-  MemorySweep all;
-  for (const MemorySweep& pass : op_work(g, op)) {
+  OpPass all;
+  for (const OpPass& pass : op_work(g, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
     all.flops += pass.flops;

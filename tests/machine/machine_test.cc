@@ -343,7 +343,7 @@ TEST_CASE(
     for (const Op& op : graph.forward) {
       INFO(op_text(graph, op));
       double ideal = 0;
-      for (const MemorySweep& pass : op_work(graph, op)) {
+      for (const OpPass& pass : op_work(graph, op)) {
         const double arithmetic = (pass.flops + 16 * pass.transcendentals) / 100e9;
         ideal += std::max(arithmetic, pass.bytes / 20e9);
       }

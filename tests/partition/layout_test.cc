@@ -182,7 +182,8 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
       const auto kind_of = [&](const TensorSlice& slice) -> UpdateKind {
-        return {.has_8bit_states = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
+        return {.has_8bit_states = true,
+                .straddling_tensor = slice.tensor % 3 == 0 ? slice.tensor : -1};
       };
       std::vector<TensorSlice> left = unit.slices;
       for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded_numel)) {
@@ -190,10 +191,10 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
         std::erase_if(left, [&](const TensorSlice& slice) {
           return std::find(slices.begin(), slices.end(), slice) != slices.end();
         });
-        if (range.kind.straddling < 0) continue;
+        if (range.kind.straddling_tensor < 0) continue;
         ++straddling_parts;
         REQUIRE(slices.size() == 1);
-        REQUIRE(slices[0].tensor == range.kind.straddling);
+        REQUIRE(slices[0].tensor == range.kind.straddling_tensor);
         REQUIRE(slices[0].extent == range.end - range.begin);
       }
       REQUIRE(left.empty());

@@ -106,14 +106,14 @@ int count_concurrent_pairs(const Program& program, Lane later, Lane earlier) {
 
 TEST_CASE(
     "without overlap, computation and communication take turns, while copies run concurrently") {
-  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     INFO(tier_name(tier));
     CHECK(count_concurrent_pairs(offloaded_program(tier, true), Lane::kCompute, lane_of(0)) > 0);
     const Program program = offloaded_program(tier, false);
     CHECK(count_concurrent_pairs(program, Lane::kCompute, lane_of(0)) == 0);
     CHECK(count_concurrent_pairs(program, lane_of(0), Lane::kCompute) == 0);
     CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kToHost) > 0);
-    if (tier == Tier::kNvme)
+    if (tier == Tier::kDisk)
       CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kDisk) > 0);
     CHECK(check(program).empty());
   }

@@ -216,7 +216,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     REQUIRE(std::max(account.bytes_of(Category::kActivations), flat) <= arena_total(program));
     REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
     REQUIRE(plan_memory({&program}).at(Tier::kHost).total == 0);
-    REQUIRE(plan_memory({&program}).at(Tier::kNvme).total == 0);
+    REQUIRE(plan_memory({&program}).at(Tier::kDisk).total == 0);
   }
 }
 

@@ -138,7 +138,7 @@ TEST_CASE("parameters kept for their next use need no secondary shard") {
 }
 
 TEST_CASE("parameters of other tiers are copied in once a step") {
-  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     StepCase step_case = secondary_step_case(2, 2);
     step_case.options.state.parameter_tier = step_case.options.state.optimizer_tier = tier;
     const Program program = step_case.step(0).program;

@@ -314,7 +314,7 @@ TEST_CASE("copies run on the lane of their link, and none is between device and 
       if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) continue;
       const Tier from = program.at(instr.reads[0].buffer).tier;
       const Tier to = program.at(instr.writes[0].buffer).tier;
-      const bool disk = from == Tier::kNvme || to == Tier::kNvme;
+      const bool disk = from == Tier::kDisk || to == Tier::kDisk;
       used.insert(is_communication(instr.lane)
                       ? axes_in(program, static_cast<GroupId>(instr.lane) -
                                              static_cast<GroupId>(Lane::kFirstGroup))
@@ -583,7 +583,7 @@ TEST_CASE("ZeRO-3 keeps a few layers' parameters and gradients, however many the
 }
 
 TEST_CASE("an update in another tier stages two intervals, however large the state is") {
-  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     for (int stage = 1; stage < 4; ++stage) {
       const auto staged = [&](int64_t layers) {
         PartitionedModel built;
@@ -601,7 +601,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
       INFO(tier_name(tier) << ", stage " << stage);
       // The gradient and the new parameter have 2 bytes each; the disk holds a weight and two
       // moments of 4 bytes each.
-      const int64_t bytes = (stage == 1 ? 2 : 0) + 2 + (tier == Tier::kNvme ? 12 : 0);
+      const int64_t bytes = (stage == 1 ? 2 : 0) + 2 + (tier == Tier::kDisk ? 12 : 0);
       CHECK(staged(2) <= 2 * bytes * kUnitBlock);
       CHECK(staged(12) == staged(2));
     }
@@ -650,7 +650,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
   options.state.zero_stage = 3;
-  options.state.parameter_tier = options.state.optimizer_tier = Tier::kNvme;
+  options.state.parameter_tier = options.state.optimizer_tier = Tier::kDisk;
   options.state.update_elements = kUnitBlock;
   for (const bool overlap : {true, false}) {
     options.overlap = overlap;
@@ -741,7 +741,7 @@ TEST_CASE("the optimizer's tier does not change how micro-batches are added, eve
           // The four units are gathered again for every micro-batch after the first, and never
           // within the lists.
           const std::pair expected{0, 4 * (micro_batches - 1)};
-          for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+          for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk})
             CHECK(sums(tier) == expected);
         }
 }

@@ -150,7 +150,7 @@ inline PartitionedModel random_partitioned_model(std::mt19937_64& random, const 
 }
 
 inline void draw_tiers(std::mt19937_64& random, StateOptions& state) {
-  const auto tier = [&] { return pick(random, {Tier::kDevice, Tier::kHost, Tier::kNvme}); };
+  const auto tier = [&] { return pick(random, {Tier::kDevice, Tier::kHost, Tier::kDisk}); };
   if (state.zero_stage > 0) state.optimizer_tier = tier();
   if (state.zero_stage == 3) state.parameter_tier = tier();
   if (state.zero_stage == 3) state.optimizer_ratio = pick(random, {1.0, 1.0, 0.5, 0.01});

@@ -193,7 +193,7 @@ TEST_CASE("the keys of the config become options of the step") {
   CHECK(state.master == DType::kF32);
   for (const OptimizerStateSpec& spec : state.optimizer_states) CHECK(spec.dtype == DType::kBF16);
   CHECK(state.parameter_tier == Tier::kHost);
-  CHECK(state.optimizer_tier == Tier::kNvme);
+  CHECK(state.optimizer_tier == Tier::kDisk);
   CHECK(state.optimizer_ratio == 0.5);
   REQUIRE(state.optimizer_states.size() == 2);
   CHECK(state.optimizer_states[0].name == "exp_avg");

@@ -87,7 +87,7 @@ TEST_CASE(
 TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
   Program program;
   program.buffers.resize(3);
-  program.buffers[1].tier = Tier::kNvme;
+  program.buffers[1].tier = Tier::kDisk;
   program.buffers[2].tier = Tier::kHost;
   const auto copy = [&](BufferRange from, BufferRange to) {
     Instr instr;

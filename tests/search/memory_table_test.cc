@@ -64,7 +64,7 @@ TEST_CASE("the lines of a memory table add up to the memory of the plan's rank t
     layout.recompute = query.recompute;
     const PlannedLayout planned = plan_layout(task, layout, false);
     INFO(layout_text(layout));
-    CHECK(std::llround(row.planned()) == planned.memory.device_bytes);
+    CHECK(std::llround(row.planned_bytes()) == planned.memory.device_bytes);
     for (const MemoryTablePart& part : row.parts) {
       INFO(part.name);
       CHECK(part.planned >= 0);

@@ -63,7 +63,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
         "instruction 17 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
   program.buffers = {{.name = "state",
-                      .tier = Tier::kNvme,
+                      .tier = Tier::kDisk,
                       .bytes = 64,
                       .persistent_kind = PersistentKind::kParameters},
                      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};

@@ -355,7 +355,7 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
   std::mt19937_64 random(1003);
   for (const int stage : {0, 1, 2, 3}) {
     StepCase step_case = small_step_case(stage, 16);
-    if (stage > 0) step_case.options.state.optimizer_tier = Tier::kNvme;
+    if (stage > 0) step_case.options.state.optimizer_tier = Tier::kDisk;
     const std::vector<StepProgram> good = step_case.steps();
     const Outcome expected = run_steps(step_case, good, random);
     REQUIRE(expected.fault == "");

@@ -55,10 +55,10 @@ void rebuild(StepCase& step_case, ModelDtypes dtypes, RecomputeOptions recompute
 std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
   constexpr Tier kDevice = Tier::kDevice;
   if (stage == 0) return {{kDevice, kDevice}};
-  if (stage < 3) return {{kDevice, kDevice}, {kDevice, Tier::kHost}, {kDevice, Tier::kNvme}};
-  return {{kDevice, kDevice},         {Tier::kHost, Tier::kHost}, {Tier::kNvme, Tier::kNvme},
-          {kDevice, Tier::kHost},     {Tier::kHost, kDevice},     {Tier::kNvme, Tier::kHost},
-          {Tier::kHost, Tier::kNvme}, {kDevice, Tier::kNvme},     {Tier::kNvme, kDevice}};
+  if (stage < 3) return {{kDevice, kDevice}, {kDevice, Tier::kHost}, {kDevice, Tier::kDisk}};
+  return {{kDevice, kDevice},         {Tier::kHost, Tier::kHost}, {Tier::kDisk, Tier::kDisk},
+          {kDevice, Tier::kHost},     {Tier::kHost, kDevice},     {Tier::kDisk, Tier::kHost},
+          {Tier::kHost, Tier::kDisk}, {kDevice, Tier::kDisk},     {Tier::kDisk, kDevice}};
 }
 
 /// Lists cases with other features that shape a step.

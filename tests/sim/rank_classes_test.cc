@@ -202,7 +202,7 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
                                  {.shards = 6, .replicas = 2, .secondary_shards = 3, .tensor = 4}};
   for (const Mesh& mesh : meshes)
     for (const int stage : {0, 1, 2, 3})
-      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk})
         for (const int64_t small : {0, 10'000}) {
           if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
           const StepCase step_case = wide_step_case(stage, mesh, tier, small);

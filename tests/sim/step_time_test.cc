@@ -35,7 +35,7 @@ struct ProgramWithCosts {
   ModelDescription model;
 
   ProgramWithCosts() {
-    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk})
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"data@0", {0, 1, 2, 3}}, {4, 0}});
   }

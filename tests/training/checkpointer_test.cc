@@ -447,7 +447,7 @@ TEST_CASE("a failed background save ends neither training nor earlier checkpoint
   REQUIRE(run.journal.warnings.size() == 1);
   CHECK(run.journal.warnings[0].starts_with("checkpoint step-00000001 was not written: "));
   CHECK(run.journal.warnings[0].ends_with(
-      "; training continues and tries again when the next one is due"));
+      "; training continues, and the next checkpoint is written when it is due"));
   CHECK(run.journal.manifest.counters.at("checkpoints_failed") == 1);
   CHECK(run.journal.manifest.counters.at("checkpoints_saved") == 0);
   CHECK_FALSE(run.checkpointer->has_saved(1));

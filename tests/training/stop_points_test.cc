@@ -137,7 +137,7 @@ std::string text_of(const std::optional<LossScalerState>& scaler) {
 
 uint64_t hash_of(const StepBatch& batch) {
   Xxh3Stream hash;
-  for (const Batch& one : batch.micro_batches)
+  for (const MicroBatch& one : batch.micro_batches)
     for (const auto* ids : {&one.tokens, &one.labels, &one.positions})
       hash.update(ids->data(), ids->size() * sizeof(ids->front()));
   return hash.digest();

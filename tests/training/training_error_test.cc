@@ -5,8 +5,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "base/text.h"
-
 #include <catch2/catch.hpp>
 
 namespace ftrun {

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/amount_text.h"
-#include "base/text.h"
 #include "config/resolve_state.h"
 
 // Data-parallel ranks read different sequences. They form a mesh of replicas, each of which

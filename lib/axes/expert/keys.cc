@@ -1,6 +1,5 @@
 #include "axes/keys.h"
 
-#include "base/text.h"
 #include "config/resolve_state.h"
 
 // Expert-parallel ranks divide the data-parallel and context-parallel ranks. No config can use them

@@ -58,7 +58,7 @@ FlatType flat_type(DType dtype, std::string_view what) {
     default:
       throw Error(ExitCode::kUnsupported,
                   cat("the CPU kernels do not support ", what, " in ", dtype_name(dtype)),
-                  "use F32, BF16 or F16");
+                  "use fp32, bf16 or fp16");
   }
 }
 
@@ -70,7 +70,8 @@ size_t flat_index(DType dtype, std::string_view what) {
 size_t state_index(DType dtype, std::string_view what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16)
     throw Error(ExitCode::kUnsupported,
-                cat("the optimizers keep no ", what, " in ", dtype_name(dtype)), "use F32 or BF16");
+                cat("the optimizers keep no ", what, " in ", dtype_name(dtype)),
+                "use fp32 or bf16");
   return flat_index(dtype, what);
 }
 

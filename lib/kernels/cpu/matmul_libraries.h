@@ -7,8 +7,8 @@
 #include "base/matmul_library.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
-// from a measurement, so CPUs of one type always compute the same bits. Every library is called on
+// From vendor, instruction set and dtype, never from a measurement, a rule chooses the library that
+// multiplies matrices, so CPUs of one type always compute the same bits. Every library is called on
 // one thread for fixed tiles of a result (matmul.h), so results do not depend on how the library
 // distributes work.
 namespace ftrun {

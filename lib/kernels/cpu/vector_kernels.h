@@ -176,8 +176,8 @@ struct AttentionBackwardTile {
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// The gradients, each [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk and dv
-  /// are added to. dq and dk are not scaled yet.
+  /// The gradients, each [64,padded_head]: dq is written or, with `accumulate_dq`, added to; dk and
+  /// dv are added to. dq and dk are not scaled yet.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;

@@ -150,7 +150,7 @@ class CudaKernels final : public DeviceKernels {
     void* memory = nullptr;
     if (cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault) != cudaSuccess) {
       cudaGetLastError();
-      throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"),
+      throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of main memory"),
                   "check the limit of locked memory (ulimit -l) and the memory that is free");
     }
     return memory;

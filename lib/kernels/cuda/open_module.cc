@@ -31,7 +31,7 @@ Module load_module() {
                        reinterpret_cast<CudaCountEntry>(::dlsym(module, kCudaCountEntry))};
   if (entries.open == nullptr || entries.count == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"),
-                "build ftrun again");
+                "install or build ftrun again, all parts of one version");
   return entries;
 }
 

@@ -12,20 +12,20 @@ namespace {
 
 /// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
 /// result and the input.
-void emit_gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.backward_value(op.in[0]);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_gradient_of_kind(BackwardBuilder& backward, const Op& op, OpKind kind) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId x = backward.backward_value(op.in[0]);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 /// Counts the work of an activation. A smooth one has one transcendental function for each element
 /// of its argument (of a gated activation: the gate), which `elements` counts.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
-  return MemorySweep{.flops = result_elements(graph, op),
-                     .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = result_elements(graph, op),
+                .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
+                .bytes = operand_bytes(graph, op)};
 }
 
 OpWork activation_work(const LayerGraph& graph, const Op& op) {
@@ -36,12 +36,12 @@ OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 
-void emit_activation_gradients(BackwardBuilder& d, const Op& op) {
-  emit_gradient_of_kind(d, op, OpKind::kActivationDgrad);
+void emit_activation_gradients(BackwardBuilder& backward, const Op& op) {
+  emit_gradient_of_kind(backward, op, OpKind::kActivationDgrad);
 }
 
-void emit_gated_activation_gradients(BackwardBuilder& d, const Op& op) {
-  emit_gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
+void emit_gated_activation_gradients(BackwardBuilder& backward, const Op& op) {
+  emit_gradient_of_kind(backward, op, OpKind::kGatedActivationDgrad);
 }
 
 }  // namespace

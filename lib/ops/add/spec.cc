@@ -9,10 +9,10 @@
 namespace ftrun {
 namespace {
 
-void emit_add_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  d.add_term(op.in[0], dy);
-  d.add_term(op.in[1], dy);
+void emit_add_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  backward.add_term(op.in[0], dy);
+  backward.add_term(op.in[1], dy);
 }
 
 }  // namespace

@@ -44,9 +44,9 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
 OpWork work_of_matmuls(const LayerGraph& graph, const Op& op, ValueId qkv, int matmuls) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
-  return MemorySweep{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
-                     .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
+                .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
+                .bytes = operand_bytes(graph, op)};
 }
 
 OpWork attention_work(const LayerGraph& graph, const Op& op) {
@@ -96,14 +96,14 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   return largest + kLists;
 }
 
-void emit_attention_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId da = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.backward_value(op.in[0]);
-  const ValueId a = d.backward_value(op.out[0]);
-  const ValueId lse = d.backward_value(op.out[1]);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_attention_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId da = backward.result_gradient(op.out[0]);
+  const ValueId qkv = backward.backward_value(op.in[0]);
+  const ValueId a = backward.backward_value(op.out[0]);
+  const ValueId lse = backward.backward_value(op.out[1]);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ ValueId ops::attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAt
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
   const ValueId a =
       g.add_temporary("attention.out", {g.tokens(), attrs.query_heads * attrs.head_size});
-  const ValueId lse = g.add_value("attention.lse", g.statistics(), {attrs.query_heads, g.tokens()},
-                                  ValueRole::kTemp);
+  const ValueId lse = g.add_value("attention.lse", g.statistics_dtype(),
+                                  {attrs.query_heads, g.tokens()}, ValueRole::kTemp);
   g.emit(OpKind::kAttention, {qkv, starts}, {a, lse}, attrs);
   return a;
 }

@@ -17,45 +17,47 @@ void add_group_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<CollectiveAttrs>().ranks;
 }
 
-void emit_all_reduce_gradients(BackwardBuilder& d, const Op& op) {
-  if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
+void emit_all_reduce_gradients(BackwardBuilder& backward, const Op& op) {
+  if (!backward.is_constant(op.in[0]))
+    backward.add_term(op.in[0], backward.result_gradient(op.out[0]));
 }
 
 /// Emits the gradient: a reduce-scatter of the result's gradient. Gathered statistics of the loss
 /// have no gradient.
-void emit_all_gather_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.sum_gradient_terms(op.out[0]);
+void emit_all_gather_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.sum_gradient_terms(op.out[0]);
   if (dy >= 0) {
-    const ValueId dx = d.add_gradient_value(op.in[0]);
-    d.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
-    d.add_term(op.in[0], dx);
+    const ValueId dx = backward.add_gradient_value(op.in[0]);
+    backward.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
+    backward.add_term(op.in[0], dx);
   }
-  d.emit_delayed();
+  backward.emit_delayed();
 }
 
-void emit_reduce_scatter_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_for_reader(OpKind::kAllGather, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_reduce_scatter_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_for_reader(OpKind::kAllGather, {backward.result_gradient(op.out[0])}, {dx},
+                           op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 /// Emits the gradient of an operation that moves data between ranks: the gradient moves back
 /// (`back`).
-void emit_moved_gradients(BackwardBuilder& d, const Op& op, const CollectiveAttrs& back) {
-  if (d.is_constant(op.in[0])) return;
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(op.kind, {d.result_gradient(op.out[0])}, {dx}, back);
-  d.add_term(op.in[0], dx);
+void emit_moved_gradients(BackwardBuilder& backward, const Op& op, const CollectiveAttrs& back) {
+  if (backward.is_constant(op.in[0])) return;
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(op.kind, {backward.result_gradient(op.out[0])}, {dx}, back);
+  backward.add_term(op.in[0], dx);
 }
 
-void emit_all_to_all_gradients(BackwardBuilder& d, const Op& op) {
-  emit_moved_gradients(d, op, op.attrs.get<CollectiveAttrs>());
+void emit_all_to_all_gradients(BackwardBuilder& backward, const Op& op) {
+  emit_moved_gradients(backward, op, op.attrs.get<CollectiveAttrs>());
 }
 
-void emit_shift_gradients(BackwardBuilder& d, const Op& op) {
+void emit_shift_gradients(BackwardBuilder& backward, const Op& op) {
   CollectiveAttrs back = op.attrs.get<CollectiveAttrs>();
   back.shift = back.ranks - back.shift;
-  emit_moved_gradients(d, op, back);
+  emit_moved_gradients(backward, op, back);
 }
 
 ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Dims dims,

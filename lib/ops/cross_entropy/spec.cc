@@ -60,23 +60,23 @@ struct HeadPasses {
   }
   double logit_bytes() const { return tokens * vocabulary * logit; }
 
-  MemorySweep matmul_pass() const {
+  OpPass matmul_pass() const {
     return {.flops = matmul_flops(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
   /// Adds the passes of the logits and of their losses. A row stays in a cache between the sum of
   /// its exponentials and their second use.
   void add_losses(OpWork& work, double transcendentals) const {
-    MemorySweep logits = matmul_pass();
+    OpPass logits = matmul_pass();
     if (bias && on_gpu) {
       work.add({.bytes = logit_bytes()});
       logits.bytes += logit_bytes();
     }
     work.add(logits);
-    MemorySweep losses = softmax(transcendentals);
+    OpPass losses = softmax(transcendentals);
     if (bias && !on_gpu) losses.flops += tokens * vocabulary;
     work.add(losses);
   }
-  MemorySweep softmax(double transcendentals) const {
+  OpPass softmax(double transcendentals) const {
     return {.flops = tokens * vocabulary,
             .transcendentals = transcendentals * tokens * vocabulary,
             .bytes = 2 * logit_bytes()};
@@ -145,7 +145,7 @@ OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const HeadGradientIndices results = vocabulary_gradients_of(op);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), results);
   if (!attrs.with_gradients)
-    return MemorySweep{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
+    return OpPass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
   OpWork work{};
   work.add(head.softmax(attrs.softcap > 0 ? 1 : 0));
   head.add_gradients(work, results, attrs.first_token > 0 ? 1 : 0);
@@ -195,10 +195,10 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 /// backward begins with this layer, and its result d_x is as large and read whole by the previous
 /// layer. The peak of memory is in the forward list, where a chunk's logits exist together with
 /// this gradient, and passing rows on early would add d_x there.
-void emit_linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
+void emit_linear_cross_entropy_gradients(BackwardBuilder& backward, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
-  d.save_for_backward(op.out[1]);
-  d.add_term(op.in[0], op.out[1]);
+  backward.save_for_backward(op.out[1]);
+  backward.add_term(op.in[0], op.out[1]);
 }
 
 /// Saves the gradient dx, of which each chunk writes its rows. It is this rank's term for all N
@@ -208,12 +208,12 @@ void emit_linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
 /// blocks of equal size, so chunks would have to consist of every t-th part of each block, and the
 /// weight's gradient would sum tokens in that order, which differs from the order of the head on
 /// one rank.
-void emit_vocabulary_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
+void emit_vocabulary_cross_entropy_gradients(BackwardBuilder& backward, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   if (attrs.first_token > 0) return;
-  d.save_for_backward(op.out[1]);
-  d.add_term(op.in[0], d.reduce_partial_gradient(op.in[0], op.out[1], attrs.ranks));
+  backward.save_for_backward(op.out[1]);
+  backward.add_term(op.in[0], backward.reduce_partial_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
 /// SplitHead holds the operands x, weight and labels; the results loss and, with gradients, dx, dw
@@ -241,7 +241,7 @@ struct SplitChunk {
 SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string& suffix,
                        int64_t tokens) {
   const auto value = [&](const char* name, Dims dims) {
-    return g.add_value(name + suffix, g.statistics(), std::move(dims), ValueRole::kTemp);
+    return g.add_value(name + suffix, g.statistics_dtype(), std::move(dims), ValueRole::kTemp);
   };
   const ValueId logits = value("logits", {tokens, g.at(head.operands[1]).dims[0]});
   const ValueId statistics = value("statistics", {tokens, 2});
@@ -296,7 +296,7 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
   require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
   // Logits are never 16-bit here, so a chunk has fewer tokens: its logits take as many bytes as
   // those of the fused operation's chunk.
-  const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics());
+  const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics_dtype());
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   const bool has_padding = part.ranks * g.at(weight).dims[0] != part.rows;
@@ -348,7 +348,7 @@ constinit const OpSpec vocabulary_logits{
     .work = vocabulary_logits_work,
     .workspace = vocabulary_logits_workspace,
     .gpu_workspace = workspace_of::none,
-    .gradients = gradients_of::no_operand,
+    .gradients = gradients_of::none,
 };
 
 constinit const OpSpec vocabulary_cross_entropy{

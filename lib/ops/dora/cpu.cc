@@ -145,7 +145,7 @@ void dora_squared_lengths(const OpCall& call) {
       widen_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);
       matmul({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,
-             a + part.first_rank * inputs, inputs, 1.0, panel, inputs);
+             a + part.first_h_column * inputs, inputs, 1.0, panel, inputs);
       parallel_ranges(rows, 16, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
           squares[row + r] = static_cast<T>(squared_length(panel + r * inputs, inputs));

@@ -166,7 +166,7 @@ void run_dora_squared_lengths(const Operation& op, const KernelLibraries& librar
                             .n = inputs,
                             .k = part.rank,
                             .a = op.element(op.in(2 + p), row * part.rank),
-                            .b = op.element(op.in(1), part.first_rank * inputs),
+                            .b = op.element(op.in(1), part.first_h_column * inputs),
                             .c = delta,
                             .alpha = static_cast<float>(part.scale),
                             .dtype = op.dtype(),

@@ -29,8 +29,8 @@ OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * (part.rank + 1));
-  return MemorySweep{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
+                .bytes = operand_bytes(graph, op)};
 }
 
 int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
@@ -45,15 +45,17 @@ int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op
 }
 
 /// Emits the gradients of dora_scale. The lengths of rows have no gradient.
-void emit_dora_scale_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId z = d.backward_value(op.in[0]);
-  const ValueId q = d.backward_value(op.in[1]);
-  d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
-  if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
-  const ValueId dz = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kDoraScaleDgrad, {dy, q, op.in[2]}, {dz}, op.attrs);
-  d.add_term(op.in[0], dz);
+void emit_dora_scale_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId z = backward.backward_value(op.in[0]);
+  const ValueId q = backward.backward_value(op.in[1]);
+  backward.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {backward.param_grad(op.in[2])},
+                            op.attrs);
+  if (op.in.size() > 3)
+    backward.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {backward.param_grad(op.in[3])});
+  const ValueId dz = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kDoraScaleDgrad, {dy, q, op.in[2]}, {dz}, op.attrs);
+  backward.add_term(op.in[0], dz);
 }
 
 }  // namespace
@@ -98,8 +100,8 @@ ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
             "the adapted part lies inside the linear layer's weight");
     rows += part;
   }
-  const ValueId squares =
-      g.add_value(g.at(weight).name + ".squared_lengths", g.statistics(), {rows}, ValueRole::kTemp);
+  const ValueId squares = g.add_value(g.at(weight).name + ".squared_lengths", g.statistics_dtype(),
+                                      {rows}, ValueRole::kTemp);
   std::vector<ValueId> in{weight, down};
   in.insert(in.end(), up.begin(), up.end());
   g.emit(OpKind::kDoraSquaredLengths, std::move(in), {squares}, attrs);
@@ -127,7 +129,7 @@ constinit const OpSpec dora_squared_lengths{
     .work = dora_squared_lengths_work,
     .workspace = dora_squared_lengths_workspace,
     .gpu_workspace = dora_squared_lengths_gpu_workspace,
-    .gradients = gradients_of::no_operand,
+    .gradients = gradients_of::none,
 };
 
 constinit const OpSpec dora_scale{

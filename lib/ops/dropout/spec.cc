@@ -9,15 +9,15 @@
 namespace ftrun {
 namespace {
 
-void emit_dropout_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_dropout_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kDropout, {backward.result_gradient(op.out[0])}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
   const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
-  if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
-  d.replace_terms(op.in[0],
-                  d.reduce_partial_gradient(op.in[0], d.sum_gradient_terms(op.in[0]), ranks));
-  if (!d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
+  if (ranks == 1 || !backward.is_first_reader(op, op.in[0])) return;
+  backward.replace_terms(op.in[0], backward.reduce_partial_gradient(
+                                       op.in[0], backward.sum_gradient_terms(op.in[0]), ranks));
+  if (!backward.accepts_partial_gradients(op.in[0])) backward.emit_delayed();
 }
 
 }  // namespace

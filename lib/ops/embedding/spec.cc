@@ -14,9 +14,9 @@
 namespace ftrun {
 namespace {
 
-void emit_embed_gradients(BackwardBuilder& d, const Op& op) {
-  d.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], d.result_gradient(op.out[0])},
-                     {d.param_grad(op.in[1])}, op.attrs);
+void emit_embed_gradients(BackwardBuilder& backward, const Op& op) {
+  backward.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], backward.result_gradient(op.out[0])},
+                            {backward.param_grad(op.in[1])}, op.attrs);
 }
 
 /// Returns the bytes of one row of the table for each token; the size of the table does not matter.
@@ -27,17 +27,17 @@ double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
 
 OpWork embed_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &x = graph.at(op.out[0]);
-  return MemorySweep{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
-                              static_cast<double>(tokens.bytes() + x.bytes())};
+  return OpPass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
+                         static_cast<double>(tokens.bytes() + x.bytes())};
 }
 
 /// Counts the work of adding each token's gradient to a row. Clearing the table, which happens only
 /// in the first micro-batch of a step, is not counted.
 OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
-  return MemorySweep{.flops = static_cast<double>(element_count(dx.dims)),
-                     .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
-                              static_cast<double>(tokens.bytes() + dx.bytes())};
+  return OpPass{.flops = static_cast<double>(element_count(dx.dims)),
+                .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
+                         static_cast<double>(tokens.bytes() + dx.bytes())};
 }
 
 int64_t embed_wgrad_workspace(const LayerGraph& graph, const Op& op) {

@@ -10,17 +10,18 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void emit_head_norm_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.backward_value(op.in[0]);
-  const ValueId mean = d.backward_value(op.out[1]), rstd = d.backward_value(op.out[2]);
-  const ValueId dwq = d.param_grad(op.in[1]);
-  d.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, d.param_grad(op.in[2])},
-                    op.attrs);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, op.in[1], op.in[2]}, {dx},
-                    op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_head_norm_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId qkv = backward.backward_value(op.in[0]);
+  const ValueId mean = backward.backward_value(op.out[1]),
+                rstd = backward.backward_value(op.out[2]);
+  const ValueId dwq = backward.param_grad(op.in[1]);
+  backward.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd},
+                           {dwq, backward.param_grad(op.in[2])}, op.attrs);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, op.in[1], op.in[2]}, {dx},
+                           op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace
@@ -32,8 +33,10 @@ ValueId ops::head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId w
           "head_norm has a weight for each element of its heads");
   const ValueId y = g.add_temporary("head_norm.out", g.at(qkv).dims);
   const Dims statistic{g.tokens(), heads.query_heads + heads.kv_heads};
-  const ValueId mean = g.add_value("head_norm.mean", g.statistics(), statistic, ValueRole::kTemp);
-  const ValueId rstd = g.add_value("head_norm.rstd", g.statistics(), statistic, ValueRole::kTemp);
+  const ValueId mean =
+      g.add_value("head_norm.mean", g.statistics_dtype(), statistic, ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value("head_norm.rstd", g.statistics_dtype(), statistic, ValueRole::kTemp);
   g.emit(OpKind::kHeadNorm, {qkv, weight_q, weight_k}, {y, mean, rstd}, heads);
   return y;
 }

@@ -16,13 +16,13 @@ namespace ftrun {
 namespace {
 
 OpWork linear_work(const LayerGraph& graph, const Op& op) {
-  return MemorySweep{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
+                .bytes = operand_bytes(graph, op)};
 }
 
 OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
-  return MemorySweep{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
+                .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
@@ -48,34 +48,37 @@ int64_t quantized_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
-void emit_linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, ValueId x) {
+void emit_linear_weight_gradients(BackwardBuilder& backward, const Op& op, ValueId dy, ValueId x) {
   if (op.attrs.get_or<LinearAttrs>().weight_gradient)
-    d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
-  if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
+    backward.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {backward.param_grad(op.in[1])});
+  if (op.in.size() > 2)
+    backward.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {backward.param_grad(op.in[2])});
 }
 
 /// Adds the gradients of a linear operation to the lists. The operation itself adds the gradient
 /// with respect to x that other operations have already computed. If each rank computes only a term
 /// of that gradient, the same holds for every other linear operation of x: the terms are added
 /// first, and their sum is reduced over the ranks once.
-void emit_linear_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.backward_value(op.in[0]);
+void emit_linear_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId x = backward.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
-  const bool is_last = d.is_first_reader(op, op.in[0]);
-  if (ranks == 1) emit_linear_weight_gradients(d, op, dy, x);
-  if (d.wants_gradient(op.in[0])) {
-    const ValueId e = d.sum_gradient_terms(op.in[0]);
-    const ValueId dx = d.add_gradient_value(op.in[0]);
+  const bool is_last = backward.is_first_reader(op, op.in[0]);
+  if (ranks == 1) emit_linear_weight_gradients(backward, op, dy, x);
+  if (backward.wants_gradient(op.in[0])) {
+    const ValueId e = backward.sum_gradient_terms(op.in[0]);
+    const ValueId dx = backward.add_gradient_value(op.in[0]);
     std::vector<ValueId> in{dy, op.in[1]};
     if (e >= 0) in.push_back(e);
-    d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
-    d.replace_terms(op.in[0],
-                    ranks > 1 && is_last ? d.reduce_partial_gradient(op.in[0], dx, ranks) : dx);
+    backward.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
+    backward.replace_terms(op.in[0], ranks > 1 && is_last
+                                         ? backward.reduce_partial_gradient(op.in[0], dx, ranks)
+                                         : dx);
   }
   if (ranks == 1) return;
-  d.emit_after_collective([&d, op, dy, x] { emit_linear_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
+  backward.emit_after_collective(
+      [&backward, op, dy, x] { emit_linear_weight_gradients(backward, op, dy, x); });
+  if (is_last && !backward.accepts_partial_gradients(op.in[0])) backward.emit_delayed();
 }
 
 }  // namespace

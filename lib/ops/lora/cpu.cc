@@ -25,7 +25,7 @@ void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width,
       for (const LoraPart& part : parts)
         for (int64_t first = 0; first < part.rank; first += kRoom) {
           const int64_t count = std::min(kRoom, part.rank - first),
-                        at = n * width + part.first_rank + first;
+                        at = n * width + part.first_h_column + first;
           widen_elements(from + at, room.data(), count);
           for (int64_t i = 0; i < count; ++i)
             room[static_cast<size_t>(i)] *= static_cast<T>(part.scale);
@@ -47,7 +47,7 @@ void lora_up(const OpCall& call) {
   for (size_t p = 0; p < parts.size(); ++p)
     multiply<S, S>(
         call, {.shape = {Transpose::kNo, Transpose::kYes, tokens, parts[p].columns, parts[p].rank},
-               .a = scaled + parts[p].first_rank,
+               .a = scaled + parts[p].first_h_column,
                .b = call.in<S>(2 + p),
                .c = call.out<S>(0) + parts[p].first_column,
                .a_stride = width,
@@ -66,7 +66,7 @@ void lora_up_dgrad(const OpCall& call) {
         call, {.shape = {Transpose::kNo, Transpose::kNo, tokens, parts[p].rank, parts[p].columns},
                .a = call.in<S>(0) + parts[p].first_column,
                .b = call.in<S>(1 + p),
-               .c = dh + parts[p].first_rank,
+               .c = dh + parts[p].first_h_column,
                .a_stride = outputs,
                .c_stride = width});
   scale_ranks(dh, dh, tokens, width, parts);
@@ -84,7 +84,7 @@ void lora_up_wgrad(const OpCall& call) {
       multiply<S, G>(call, {.shape = {Transpose::kYes, Transpose::kNo, parts[p].columns,
                                       parts[p].rank, tokens},
                             .a = call.in<S>(0) + parts[p].first_column,
-                            .b = scaled + parts[p].first_rank,
+                            .b = scaled + parts[p].first_h_column,
                             .c = db,
                             .a_stride = outputs,
                             .b_stride = width,

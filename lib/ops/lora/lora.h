@@ -42,7 +42,7 @@ struct LoraAttrs {
 struct LoraPart {
   int64_t first_column = 0;
   int64_t columns = 0;
-  int64_t first_rank = 0;
+  int64_t first_h_column = 0;
   int64_t rank = 0;
   double scale = 1.0;
 };
@@ -54,7 +54,7 @@ std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 int64_t max_columns(const std::vector<LoraPart>& parts);
 
 /// Returns J, the elements of a row of h.
-int64_t lora_ranks(const std::vector<LoraPart>& parts);
+int64_t total_lora_rank(const std::vector<LoraPart>& parts);
 
 namespace ops {
 /// Adds low-rank adapters to a linear layer's results `y`: see lora_up. `down` [J,I] is applied to

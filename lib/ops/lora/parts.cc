@@ -30,7 +30,7 @@ std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op) {
   std::vector<LoraPart> parts;
   for (const LoraAttrs::AdaptedColumns& part : op.attrs.get<LoraAttrs>().parts) {
     const Dims& b = graph.at(up_matrix(op, parts.size())).dims;
-    parts.push_back({part.first_column, b[0], lora_ranks(parts), b[1], part.scale});
+    parts.push_back({part.first_column, b[0], total_lora_rank(parts), b[1], part.scale});
   }
   return parts;
 }
@@ -41,8 +41,8 @@ int64_t max_columns(const std::vector<LoraPart>& parts) {
   return largest;
 }
 
-int64_t lora_ranks(const std::vector<LoraPart>& parts) {
-  return parts.empty() ? 0 : parts.back().first_rank + parts.back().rank;
+int64_t total_lora_rank(const std::vector<LoraPart>& parts) {
+  return parts.empty() ? 0 : parts.back().first_h_column + parts.back().rank;
 }
 
 }  // namespace ftrun

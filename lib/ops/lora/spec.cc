@@ -22,27 +22,27 @@ OpWork lora_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * part.rank);
-  return MemorySweep{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
-                     .bytes = operand_bytes(graph, op)};
+  return OpPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
+                .bytes = operand_bytes(graph, op)};
 }
 
 int64_t lora_bytes(const LayerGraph& graph, const Op& op) {
   return lora_workspace(graph, op).bytes;
 }
 
-void emit_lora_up_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
+void emit_lora_up_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
   const std::vector<ValueId> up(op.in.begin() + 2, op.in.end());
   std::vector<ValueId> grads;
-  for (const ValueId b : up) grads.push_back(d.param_grad(b));
-  d.emit_weight_grad(OpKind::kLoraUpWgrad, {dy, d.backward_value(op.in[1])}, std::move(grads),
-                     op.attrs);
+  for (const ValueId b : up) grads.push_back(backward.param_grad(b));
+  backward.emit_weight_grad(OpKind::kLoraUpWgrad, {dy, backward.backward_value(op.in[1])},
+                            std::move(grads), op.attrs);
   std::vector<ValueId> in{dy};
   in.insert(in.end(), up.begin(), up.end());
-  const ValueId dh = d.add_gradient_value(op.in[1]);
-  d.emit_input_grad(OpKind::kLoraUpDgrad, std::move(in), {dh}, op.attrs);
-  d.add_term(op.in[0], dy);
-  d.add_term(op.in[1], dh);
+  const ValueId dh = backward.add_gradient_value(op.in[1]);
+  backward.emit_input_grad(OpKind::kLoraUpDgrad, std::move(in), {dh}, op.attrs);
+  backward.add_term(op.in[0], dy);
+  backward.add_term(op.in[1], dh);
 }
 
 }  // namespace

@@ -16,53 +16,54 @@ namespace {
 /// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
 /// already has from other operations. The gradient of the weight goes to the list of input
 /// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
-void emit_norm_gradients(BackwardBuilder& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
-                         ValueId weight) {
-  const ValueId dy = d.result_gradient(y);
-  const ValueId e = d.sum_gradient_terms(x);
-  const ValueId x_saved = d.backward_value(x);
-  const ValueId rstd_saved = d.backward_value(rstd);
-  d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
-  const ValueId dx = d.add_gradient_value(x);
+void emit_norm_gradients(BackwardBuilder& backward, const Op& op, ValueId x, ValueId y,
+                         ValueId rstd, ValueId weight) {
+  const ValueId dy = backward.result_gradient(y);
+  const ValueId e = backward.sum_gradient_terms(x);
+  const ValueId x_saved = backward.backward_value(x);
+  const ValueId rstd_saved = backward.backward_value(rstd);
+  backward.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved},
+                           {backward.param_grad(weight)});
+  const ValueId dx = backward.add_gradient_value(x);
   std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
   if (e >= 0) in.push_back(e);
-  d.emit_input_grad(OpKind::kRmsNormDgrad, std::move(in), {dx}, op.attrs);
-  d.replace_terms(x, dx);
+  backward.emit_input_grad(OpKind::kRmsNormDgrad, std::move(in), {dx}, op.attrs);
+  backward.replace_terms(x, dx);
 }
 
-void emit_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
-  emit_norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
+void emit_rms_norm_gradients(BackwardBuilder& backward, const Op& op) {
+  emit_norm_gradients(backward, op, op.in[0], op.out[0], op.out[1], op.in[1]);
 }
 
-void emit_add_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
-  emit_norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
-  const ValueId dsum = d.sum_gradient_terms(op.out[0]);
-  d.add_term(op.in[0], dsum);
-  d.add_term(op.in[1], dsum);
+void emit_add_rms_norm_gradients(BackwardBuilder& backward, const Op& op) {
+  emit_norm_gradients(backward, op, op.out[0], op.out[1], op.out[2], op.in[2]);
+  const ValueId dsum = backward.sum_gradient_terms(op.out[0]);
+  backward.add_term(op.in[0], dsum);
+  backward.add_term(op.in[1], dsum);
 }
 
 /// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
 /// would precede `e`, the term `e` is added to the gradient separately.
-void emit_layer_norm_gradients(BackwardBuilder& d, const Op& op) {
+void emit_layer_norm_gradients(BackwardBuilder& backward, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId e = has_weight ? d.sum_gradient_terms(x) : -1;
-  std::vector<ValueId> in{dy, d.backward_value(x), d.backward_value(op.out[1]),
-                          d.backward_value(op.out[2])};
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId e = has_weight ? backward.sum_gradient_terms(x) : -1;
+  std::vector<ValueId> in{dy, backward.backward_value(x), backward.backward_value(op.out[1]),
+                          backward.backward_value(op.out[2])};
   if (has_weight) {
-    std::vector<ValueId> out{d.param_grad(op.in[1])};
-    if (op.in.size() > 2) out.push_back(d.param_grad(op.in[2]));
-    d.emit_input_grad(OpKind::kLayerNormWgrad, in, std::move(out));
+    std::vector<ValueId> out{backward.param_grad(op.in[1])};
+    if (op.in.size() > 2) out.push_back(backward.param_grad(op.in[2]));
+    backward.emit_input_grad(OpKind::kLayerNormWgrad, in, std::move(out));
     in.push_back(op.in[1]);
   }
-  const ValueId dx = d.add_gradient_value(x);
+  const ValueId dx = backward.add_gradient_value(x);
   if (e >= 0) in.push_back(e);
-  d.emit_input_grad(OpKind::kLayerNormDgrad, std::move(in), {dx});
+  backward.emit_input_grad(OpKind::kLayerNormDgrad, std::move(in), {dx});
   if (has_weight)
-    d.replace_terms(x, dx);
+    backward.replace_terms(x, dx);
   else
-    d.add_term(x, dx);
+    backward.add_term(x, dx);
 }
 
 /// Counts the partial sums of the weight and of the bias, which lie side by side.
@@ -81,8 +82,8 @@ ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttr
   require(g.at(x).dims[1] == g.at(weight).dims[0],
           "the weight of rms_norm is as wide as its input");
   const ValueId y = g.add_temporary(g.at(weight).name + ".out", g.at(x).dims);
-  const ValueId rstd =
-      g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics_dtype(),
+                                   {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, attrs);
   return y;
 }
@@ -94,8 +95,8 @@ ops::SumAndNormValues ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, V
           "the weight of add_rms_norm is as wide as its input");
   const ValueId sum = g.add_temporary(g.at(weight).name + ".sum", g.at(x).dims);
   const ValueId y = g.add_temporary(g.at(weight).name + ".out", g.at(x).dims);
-  const ValueId rstd =
-      g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics_dtype(),
+                                   {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, attrs);
   return {sum, y};
 }
@@ -113,8 +114,10 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
   const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
   const Dims dims = g.at(x).dims;  // a copy, because adding values may move the others
   const ValueId y = g.add_temporary(name + ".out", dims);
-  const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
-  const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);
+  const ValueId mean =
+      g.add_value(name + ".mean", g.statistics_dtype(), {dims[0]}, ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value(name + ".rstd", g.statistics_dtype(), {dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kLayerNorm, std::move(in), {y, mean, rstd}, NormAttrs{epsilon});
   return y;
 }

@@ -10,15 +10,17 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void emit_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.backward_value(op.in[0]);
-  const ValueId rstd = d.backward_value(op.out[1]);
-  const ValueId dwq = d.param_grad(op.in[1]);
-  d.emit_input_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(op.in[2])}, op.attrs);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_qk_norm_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId qkv = backward.backward_value(op.in[0]);
+  const ValueId rstd = backward.backward_value(op.out[1]);
+  const ValueId dwq = backward.param_grad(op.in[1]);
+  backward.emit_input_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd},
+                           {dwq, backward.param_grad(op.in[2])}, op.attrs);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx},
+                           op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace
@@ -30,8 +32,8 @@ ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId wei
       "the weights of qk_norm are as wide as a head");
   const ValueId y = g.add_temporary("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
-      g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},
-                  ValueRole::kTemp);
+      g.add_value("qk_norm.rstd", g.statistics_dtype(),
+                  {g.tokens(), heads.query_heads + heads.kv_heads}, ValueRole::kTemp);
   g.emit(OpKind::kQkNorm, {qkv, weight_q, weight_k}, {y, rstd}, heads);
   return y;
 }

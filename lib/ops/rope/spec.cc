@@ -24,11 +24,11 @@ void add_rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   add_head_dimensions(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
-void emit_rope_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_rope_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ constinit const OpSpec rope_table{
     .add_letter_sizes = add_rope_table_letters,
     .work = work_of::transcendentals,
     .gpu_workspace = workspace_of::none,
-    .gradients = gradients_of::no_operand,
+    .gradients = gradients_of::none,
 };
 
 constinit const OpSpec rope{

@@ -11,10 +11,10 @@
 namespace ftrun {
 namespace {
 
-void emit_scale_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kScale, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_scale_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kScale, {backward.result_gradient(op.out[0])}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace

@@ -11,11 +11,12 @@
 namespace ftrun {
 namespace {
 
-void emit_softcap_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kSoftcapDgrad,
-                    {d.result_gradient(op.out[0]), d.backward_value(op.out[0])}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+void emit_softcap_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(
+      OpKind::kSoftcapDgrad,
+      {backward.result_gradient(op.out[0]), backward.backward_value(op.out[0])}, {dx}, op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace

@@ -19,27 +19,29 @@ void add_whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& let
 
 /// Emits the gradients. The dot products of a rank's own elements are summed over the ranks before
 /// they are read. The squares get no gradient, because the gradient of qkv includes it.
-void emit_whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
-  const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.backward_value(op.in[0]);
-  const ValueId rstd = d.backward_value(op.out[1]);
+void emit_whole_qk_norm_gradients(BackwardBuilder& backward, const Op& op) {
+  const ValueId dy = backward.result_gradient(op.out[0]);
+  const ValueId qkv = backward.backward_value(op.in[0]);
+  const ValueId rstd = backward.backward_value(op.out[1]);
   const ValueId wq = op.in[2], wk = op.in[3];
   const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
-  const ValueId own = d.add_gradient_value(op.in[1]);
-  d.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
-  const ValueId dots = ranks > 1 ? d.reduce_partial_gradient(op.in[1], own, ranks) : own;
-  const ValueId dwq = d.param_grad(wq);
-  d.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(wk)}, op.attrs);
-  const ValueId dx = d.add_gradient_value(op.in[0]);
-  d.emit_input_grad(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dx}, op.attrs);
-  d.add_term(op.in[0], dx);
+  const ValueId own = backward.add_gradient_value(op.in[1]);
+  backward.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
+  const ValueId dots = ranks > 1 ? backward.reduce_partial_gradient(op.in[1], own, ranks) : own;
+  const ValueId dwq = backward.param_grad(wq);
+  backward.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd},
+                           {dwq, backward.param_grad(wk)}, op.attrs);
+  const ValueId dx = backward.add_gradient_value(op.in[0]);
+  backward.emit_input_grad(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dx},
+                           op.attrs);
+  backward.add_term(op.in[0], dx);
 }
 
 }  // namespace
 
 ValueId ops::qk_squares(GraphBuilder& g, ValueId qkv, const WholeQkNormAttrs& attrs) {
   const ValueId squares =
-      g.add_value("qk_norm.squares", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
+      g.add_value("qk_norm.squares", g.statistics_dtype(), {g.tokens(), 2}, ValueRole::kTemp);
   g.emit(OpKind::kQkDots, {qkv, qkv}, {squares}, attrs);
   return squares;
 }
@@ -51,7 +53,7 @@ ValueId ops::whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueI
           "whole_qk_norm has a weight for each element of its heads");
   const ValueId y = g.add_temporary("qk_norm.out", g.at(qkv).dims);
   const ValueId rstd =
-      g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
+      g.add_value("qk_norm.rstd", g.statistics_dtype(), {g.tokens(), 2}, ValueRole::kTemp);
   g.emit(OpKind::kWholeQkNorm, {qkv, squares, weight_q, weight_k}, {y, rstd}, attrs);
   return y;
 }
@@ -64,7 +66,7 @@ constinit const OpSpec qk_dots{
     .split_along = "H",
     .add_letter_sizes = add_whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
-    .gradients = gradients_of::no_operand,
+    .gradients = gradients_of::none,
 };
 
 constinit const OpSpec whole_qk_norm{

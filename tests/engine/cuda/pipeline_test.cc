@@ -1,5 +1,4 @@
 #include "base/rank_error.h"
-#include "base/text.h"
 #include "emulated_groups.h"
 #include "engine/compare_kernels.h"
 #include "gpu_under_test.h"

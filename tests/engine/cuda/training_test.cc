@@ -166,7 +166,7 @@ TEST_CASE(
   RankFixture gpu_fixture(for_gpu(config), model, testing::communicators_of(*single_rank.group),
                           gpu.get());
   for (const LayerGraph& graph : gpu_fixture.plan.train.model.graphs) gpu->kernels().prepare(graph);
-  cpu_fixture.change_batch = gpu_fixture.change_batch = [](int64_t step, Batch& batch) {
+  cpu_fixture.change_batch = gpu_fixture.change_batch = [](int64_t step, MicroBatch& batch) {
     // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
     // the lists of documents for rows of 16 tokens have room for.
     for (size_t i = 0; i < batch.starts.size(); ++i) {

@@ -138,7 +138,7 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
                                 {random_operand(dims, 1), random_operand({s.width}, 2)},
                                 {Operand::out(dims), Operand::statistic({s.tokens})}};
     require_agreement(forward);
-    const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
+    const Operand rstd = Operand::floats(cpu_output(forward, 1));
     require_gradient({OpKind::kRmsNormWgrad,
                       NoAttrs{},
                       {random_operand(dims, 3), random_operand(dims, 1), rstd},
@@ -181,8 +181,8 @@ TEST_CASE(
       for (size_t i = 0; i < params; ++i) forward.in.push_back(random_operand({s.width}, 2 + i));
       require_agreement(forward);
       const std::vector<Operand> read{random_operand(dims, 5), random_operand(dims, 1),
-                                      Operand::random_floats(cpu_output(forward, 1)),
-                                      Operand::random_floats(cpu_output(forward, 2))};
+                                      Operand::floats(cpu_output(forward, 1)),
+                                      Operand::floats(cpu_output(forward, 2))};
       OperationCase input{OpKind::kLayerNormDgrad, NoAttrs{}, read, {Operand::out(dims)}};
       if (params > 0) input.in.push_back(random_operand({s.width}, 2));
       require_agreement(input);
@@ -208,7 +208,7 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
           {random_operand(dims, 1), random_operand({size}, 2), random_operand({size}, 3)},
           {Operand::out(dims), Operand::statistic({tokens, all})}};
       require_agreement(forward);
-      const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
+      const Operand rstd = Operand::floats(cpu_output(forward, 1));
       require_agreement({OpKind::kQkNormDgrad,
                          heads,
                          {random_operand(dims, 4), random_operand(dims, 1), rstd,
@@ -235,8 +235,8 @@ TEST_CASE("cuda: head_norm and its gradients agree with the CPU") {
           {qkv, wq, wk},
           {Operand::out(dims), Operand::statistic(statistic), Operand::statistic(statistic)}};
       require_agreement(forward);
-      const Operand mean = Operand::random_floats(cpu_output(forward, 1)),
-                    rstd = Operand::random_floats(cpu_output(forward, 2));
+      const Operand mean = Operand::floats(cpu_output(forward, 1)),
+                    rstd = Operand::floats(cpu_output(forward, 2));
       require_agreement(
           {OpKind::kHeadNormDgrad, heads, {dy, qkv, mean, rstd, wq, wk}, {Operand::out(dims)}});
       require_gradient({OpKind::kHeadNormWgrad,
@@ -260,16 +260,16 @@ TEST_CASE("cuda: norms over all query and all key heads and their gradients agre
       require_agreement(squares);
       const OperationCase forward{OpKind::kWholeQkNorm,
                                   attrs,
-                                  {qkv, Operand::random_floats(cpu_output(squares, 0)), wq, wk},
+                                  {qkv, Operand::floats(cpu_output(squares, 0)), wq, wk},
                                   {Operand::out(dims), Operand::statistic({tokens, 2})}};
       require_agreement(forward);
       const OperationCase dots{
           OpKind::kQkDots, attrs, {dy, qkv, wq, wk}, {Operand::statistic({tokens, 2})}};
       require_agreement(dots, 1e-3);
-      const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
+      const Operand rstd = Operand::floats(cpu_output(forward, 1));
       require_agreement({OpKind::kWholeQkNormDgrad,
                          attrs,
-                         {dy, qkv, rstd, Operand::random_floats(cpu_output(dots, 0)), wq, wk},
+                         {dy, qkv, rstd, Operand::floats(cpu_output(dots, 0)), wq, wk},
                          {Operand::out(dims)}});
       require_gradient({OpKind::kWholeQkNormWgrad,
                         attrs,
@@ -392,8 +392,8 @@ TEST_CASE(
     for (double& square : squares.data) square = square * square + 0.25;
     if (rows > 1) squares.data[1] = 0.0;  // a row whose elements are all 0
     const Dims dims{s.tokens, s.outputs};
-    const Operand z = random_operand(dims, 1), q = Operand::random_floats(squares),
-                  m = Operand::random_floats(random_array({rows}, 3)),
+    const Operand z = random_operand(dims, 1), q = Operand::floats(squares),
+                  m = Operand::floats(random_array({rows}, 3)),
                   bias = random_operand({s.outputs}, 4), dy = random_operand(dims, 5);
     DoraAttrs attrs{s.parts};
     require_agreement({OpKind::kDoraScale, attrs, {z, q, m}, {Operand::out(dims)}});
@@ -448,7 +448,7 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
                               {Operand::tokens(positions)},
                               {Operand::statistic({tokens, turning})}};
     require_agreement(table);
-    const Operand rope = Operand::random_floats(cpu_output(table, 0));
+    const Operand rope = Operand::floats(cpu_output(table, 0));
     for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
       OperationCase c{
           kind, RopeAttrs{heads}, {random_operand(dims, 1), rope}, {Operand::out(dims)}};
@@ -604,7 +604,7 @@ std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) 
       OpKind::kAttentionDgrad,
       a,
       {random_operand(out, 2), random_operand(qkv, 1), Operand::activation(cpu_output(forward, 0)),
-       Operand::random_floats(cpu_output(forward, 1)), starts},
+       Operand::floats(cpu_output(forward, 1)), starts},
       {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }
@@ -621,8 +621,8 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
     const Dims dims{s.tokens, s.width};
     Array rstd = random_array({s.tokens}, 5);
     for (double& each : rstd.data) each = 1.0 + each * each;
-    std::vector<Operand> in{random_operand(dims, 1), random_operand(dims, 2),
-                            Operand::random_floats(rstd), random_operand({s.width}, 3)};
+    std::vector<Operand> in{random_operand(dims, 1), random_operand(dims, 2), Operand::floats(rstd),
+                            random_operand({s.width}, 3)};
     for (const DTypes dtypes : kDTypes) {
       const Operand dw = Operand::gradient(Dims{s.width}),
                     more = Operand::gradient(random_array({s.width}, 9));
@@ -766,9 +766,9 @@ std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t
   for (size_t i = 1; i < statistics.data.size(); i += 2)
     statistics.data[i] = 2.0 + statistics.data[i];
   OperationCase loss{OpKind::kVocabularyCrossEntropy, attrs, given, {Operand::loss(10.0, 3.0)}};
-  loss.in.push_back(Operand::random_floats(random_array({chunk, vocabulary}, 3)));
-  loss.in.push_back(Operand::random_floats(statistics));
-  loss.in.push_back(Operand::random_floats(random_array({chunk}, 5)));
+  loss.in.push_back(Operand::floats(random_array({chunk, vocabulary}, 3)));
+  loss.in.push_back(Operand::floats(statistics));
+  loss.in.push_back(Operand::floats(random_array({chunk}, 5)));
   if (!gradients) return {logits, loss};
   loss.out.push_back(Operand::activation(
       {{tokens, hidden}, std::vector<double>(static_cast<size_t>(tokens * hidden), 0.5)}));
@@ -792,9 +792,9 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
   std::vector<Array> sum;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
     OperationCase c = seconds[rank];
-    c.in[3] = Operand::random_floats(made[rank][0]);
-    c.in[4] = Operand::random_floats(statistics);
-    c.in[5] = Operand::random_floats(made[rank][2]);
+    c.in[3] = Operand::floats(made[rank][0]);
+    c.in[4] = Operand::floats(statistics);
+    c.in[5] = Operand::floats(made[rank][2]);
     c.changed_input = 3;
     std::vector<Array> out = run_on_gpu(c, dtypes);
     if (rank == 0) {

@@ -302,7 +302,7 @@ AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows,
   OperationCase backward{OpKind::kAttentionDgrad,
                          a,
                          {given(out, 2), given(qkv, 1), Operand::activation(made[0]),
-                          Operand::random_floats(made[1]), starts},
+                          Operand::floats(made[1]), starts},
                          {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }

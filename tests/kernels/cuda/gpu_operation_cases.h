@@ -62,7 +62,7 @@ struct Operand {
     return {Type::kActivation, a.dims, a, {}, format};
   }
   static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }
-  static Operand random_floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
+  static Operand floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
   static Operand tokens(std::vector<int32_t> v) {
     return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v};
   }

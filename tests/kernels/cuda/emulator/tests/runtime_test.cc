@@ -126,7 +126,7 @@ int64_t norm_launches(int64_t width, bool together) {
   testing::Array rstd = testing::random_array({9}, 1);
   const std::vector<testing::Operand> in{activation_operand(testing::random_array({9, width}, 2)),
                                          activation_operand(testing::random_array({9, width}, 3)),
-                                         testing::Operand::random_floats(rstd),
+                                         testing::Operand::floats(rstd),
                                          activation_operand(testing::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;

@@ -5,9 +5,9 @@
 
 namespace ftrun {
 
-/// Batch is one micro-batch of one rank: B rows, one for each sequence, of T positions
+/// MicroBatch is one micro-batch of one rank: B rows, one for each sequence, of T positions
 /// (SequenceSet::padded_length). Each list has B*T entries, row-major.
-struct Batch {
+struct MicroBatch {
   /// The ids of the input tokens. Padding is id 0.
   std::vector<int32_t> tokens;
   /// The id to be predicted at each position (already shifted), or kIgnoredLabel if the position
@@ -27,14 +27,14 @@ struct Batch {
   int64_t counted_tokens = 0;
 };
 
-/// The number of lists of a Batch that have an entry for each position.
+/// The number of lists of a MicroBatch that have an entry for each position.
 inline constexpr int64_t kBatchLists = 4;
 
 /// StepBatch holds all batches on which one rank trains in one optimizer step.
 struct StepBatch {
   int64_t step = 0;
   /// The batches, one for each micro-batch.
-  std::vector<Batch> micro_batches;
+  std::vector<MicroBatch> micro_batches;
   /// The number of labels that count on this rank, and over all ranks and micro-batches. The loss
   /// of each token is weighted by 1 / counted_tokens_global; when that is 0 (possible under the
   /// concat packing with a loss mask) the step has nothing to learn from.
