@@ -32,7 +32,8 @@ trap - EXIT
 # into the cache folder that the entries share (tests/CMakeLists.txt), and not in each of the
 # entries that start first. A failed import is reported by the entries.
 PYTHONPYCACHEPREFIX="$PWD/build/release/pycache" PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c \
-  'import peft, torch; from transformers import AutoModelForCausalLM, AutoTokenizer' >/dev/null 2>&1 &
+  'import peft, torch; from transformers import AutoModelForCausalLM, AutoTokenizer' \
+  >/dev/null 2>&1 &
 imports=$!
 printf '[test] building everything\n'
 FTRUN_SETUP=done scripts/build.sh release

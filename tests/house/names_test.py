@@ -1,6 +1,6 @@
 """Fails if a page names something that the sources do not have: a function in backticks (`name()`),
 a constant or enumerator (`kName`), or a member (`Type::member`). A name with a file beside it,
-`name` (`path/file.h`) or `name` in `path/file.h`, must occur in that file.
+`name` (`path/file.h`), or with "in" or "of" between the two, must occur in that file.
 
     names_test.py SOURCE
 """
@@ -18,7 +18,8 @@ FUNCTION = re.compile(r"(\w+)\(\)")
 CONSTANT = re.compile(r"(?<![\w:])k[A-Z]\w*")
 MEMBER = re.compile(r"\b([A-Z]\w*)::(\w+)")
 # A name in backticks with the file beside it.
-NAME_AND_FILE = re.compile(r"`(?:\w+ )?([A-Za-z_][\w:.]*)(?:\(\))?`\s+(?:\(|in )`([\w./-]+\.\w+)`")
+NAME_AND_FILE = re.compile(
+    r"`(?:\w+ )?([A-Za-z_][\w:.]*)(?:\(\))?`\s+(?:\(|in |of )`([\w./-]+\.\w+)`")
 # Names with a word for which the reader puts another one: add_NAME().
 PLACEHOLDER = re.compile(r"(?:^|_)[A-Z]{2,}(?:_|$)")
 # The guide's example of how constants are named.
@@ -153,11 +154,12 @@ def self_check(folder):
     (folder / "docs" / "page.md").write_text("`x.outer()` and `Base::made`\n")
     (folder / "docs" / "places.md").write_text(
         "`made()` (`lib/a.h`), `int made`\n(`a.h`), `Named::made` in `a.h`, `kOne` (`b.h`), "
-        "`outer()` (`lib/a.h`), `away()` (`lib/b.h`)\n")
+        "`outer()` (`lib/a.h`), `away()` (`lib/b.h`), `made()` of `lib/b.h`\n")
     (folder / "lib" / "b.h").write_text("int away();  // kOne\n")
     (folder / "CONTRIBUTING.md").write_text("`kConstant`\n")
     found = list(faults(folder))
     assert found == ["docs/places.md: `kOne`: does not occur in b.h",
+                     "docs/places.md: `made`: does not occur in lib/b.h",
                      "docs/page.md: `Base::made`: no source has a member made of Base",
                      "lib/README.md: `unmade()`: no source has a function unmade()",
                      "lib/README.md: `kTwo`: no source has kTwo",
