@@ -28,6 +28,7 @@ struct BenchOptions {
   std::string name;
   std::string out;
   bool quick = false;
+  int passes = 2;
 };
 
 /// Returns the path at which runs look for the machine file of this machine, and makes its folder.
@@ -65,6 +66,7 @@ int bench_command(const BenchOptions& options) {
   const MachineInfo host = read_machine_info();
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
+                             .passes = options.passes,
                              .cpu_model = host.cpu_model,
                              .measured_on = utc_now(),
                              .report_progress = [](const std::string& line) { log_notice(line); }};
@@ -91,6 +93,11 @@ Command add_bench(CLI::App& app) {
   CLI::App* machine = bench->add_subcommand(
       "machine", "time operations, updates, copies and collectives, and write a machine file");
   machine->add_flag("--quick", options->quick, "fewer sizes, and no fp16");
+  machine
+      ->add_option("--passes", options->passes,
+                   "how often everything is measured; the fastest pass counts (default: 2)")
+      ->check(CLI::Range(1, 100))
+      ->option_text("N");
   machine
       ->add_option("--out", options->out,
                    "the file to write (default: this machine's file in ~/.cache/ftrun, with which "

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "base/error.h"
 
 namespace ftrun {
@@ -20,6 +22,17 @@ class RankError : public Error {
  private:
   int rank_;
   bool is_device_failure_;
+};
+
+/// AbsentRankError is a failure of a rank that needed other ranks. `absent` is the one rank that
+/// was waited for without result, or that is gone, if there is one.
+class AbsentRankError : public Error {
+ public:
+  AbsentRankError(const Error& error, std::optional<int> absent) : Error(error), absent_(absent) {}
+  std::optional<int> absent() const { return absent_; }
+
+ private:
+  std::optional<int> absent_;
 };
 
 }  // namespace ftrun

@@ -72,6 +72,9 @@ FailureReport make_failure_report(int rank, const std::exception& failure, const
                        .unix_ns = unix_time_ns(),
                        .exit_code = static_cast<int>(error.code()),
                        .message = error.what()};
+  if (const auto* absent = dynamic_cast<const AbsentRankError*>(&failure);
+      absent != nullptr && error.code() == ExitCode::kPeerLost && absent->absent() != rank)
+    report.culprit = absent->absent().value_or(-1);
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
   report.is_device_failure = of_rank->is_device_failure();

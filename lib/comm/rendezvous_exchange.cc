@@ -198,19 +198,25 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
                         exchange.label, ": ", rank_list(names), reason, join(doing, "")),
                     "look at that rank's own log first");
-  throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
+  throw AbsentRankError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
 
-Error Rendezvous::Impl::lost_store_error(const TextExchange& exchange,
-                                         const std::string& why) const {
+/// Makes the error of a rank to which the store no longer answers. Rank 0 serves the store, unless
+/// torchrun does, so rank 0 is blamed: it may be about to report its own failure.
+AbsentRankError Rendezvous::Impl::lost_store_error(const TextExchange& exchange,
+                                                   const std::string& why) const {
   const ProcessState state = state_of(0);
-  const char* state_text = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
+  const char* state_text = options.has_torchrun_store        ? "torchrun serves it"
+                           : state == ProcessState::kGone    ? "rank 0, which serves it, is gone"
                            : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
                                                              : "it is served by rank 0";
-  return {ExitCode::kPeerLost,
-          cat("rank ", options.rank, " lost the rendezvous in ", exchange.label, ": ", state_text,
-              " [", first_line(why), "]"),
-          "look at rank 0's own log first"};
+  const bool is_blamed = options.rank != 0 && !options.has_torchrun_store;
+  return {{ExitCode::kPeerLost,
+           cat("rank ", options.rank, " lost the rendezvous in ", exchange.label, ": ", state_text,
+               " [", first_line(why), "]"),
+           options.has_torchrun_store ? "look at torchrun's output first"
+                                      : "look at rank 0's own log first"},
+          is_blamed ? std::optional(0) : std::nullopt};
 }
 
 /// Waits for keys; returns false if some are missing at the limit, or the store does not answer.
@@ -292,8 +298,9 @@ auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, cons
     publish_failure(exchange, key, error);
     throw;
   } catch (const std::exception& error) {
-    const Error lost = lost_store_error(exchange, error.what());
-    publish_failure(exchange, key, lost);
+    const AbsentRankError lost = lost_store_error(exchange, error.what());
+    // A rank that can read this failure reaches the store, so to that rank rank 0 is not absent.
+    publish_failure(exchange, key, Error(lost));
     throw lost;
   }
 }
@@ -365,13 +372,15 @@ std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
     const auto texts = parse_fields(all);
     require(texts && texts->size() == members.size(), "an exchange has a text of each member");
     return {texts->begin(), texts->end()};
-  } catch (const ExchangeError& error) {
-    if (error.absent() && *error.absent() != rank()) impl_->board.blame(*error.absent());
+  } catch (const AbsentRankError& error) {
+    impl_->blame_absent_rank(error);
     throw;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw impl_->lost_store_error(exchange, error.what());
+    const AbsentRankError lost = impl_->lost_store_error(exchange, error.what());
+    impl_->blame_absent_rank(lost);
+    throw lost;
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rank_error.h"
 #include "cluster/local_boards.h"
 #include "comm/rendezvous.h"
 #include "comm/rendezvous_file.h"
@@ -141,7 +142,10 @@ struct Rendezvous::Impl {
                         WaitPolicy policy, const std::string& waited);
   [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& missing,
                                         const std::vector<int>& gone, Milliseconds waited);
-  Error lost_store_error(const TextExchange& exchange, const std::string& why) const;
+  AbsentRankError lost_store_error(const TextExchange& exchange, const std::string& why) const;
+  void blame_absent_rank(const AbsentRankError& error) {
+    if (error.absent() && *error.absent() != options.rank) board.blame(*error.absent());
+  }
   ProcessState state_of(int rank) const {
     return read_process_state(identities[static_cast<size_t>(rank)],
                               identities[static_cast<size_t>(options.rank)]);

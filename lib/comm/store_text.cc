@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/rank_error.h"
 #include "comm/store_protocol.h"
 #include "comm/store_value.h"
 
@@ -39,7 +40,8 @@ std::string read_parts(c10d::Store& store, const std::string& key, size_t count)
   require(fields && fields->size() == 4, "a failure in the store has its parts");
   const auto field = [&](size_t which) { return std::string((*fields)[which]); };
   const Error error(static_cast<ExitCode>(std::stoi(field(0))), field(1), field(2));
-  throw ExchangeError(error, field(3).empty() ? std::nullopt : std::optional(std::stoi(field(3))));
+  throw AbsentRankError(error,
+                        field(3).empty() ? std::nullopt : std::optional(std::stoi(field(3))));
 }
 
 std::string decode_text(c10d::Store& store, const std::string& key,
@@ -75,7 +77,7 @@ void write_text(c10d::Store& store, const std::string& key, const std::string& t
 }
 
 std::vector<uint8_t> failure_value(const Error& error) {
-  const auto* own = dynamic_cast<const ExchangeError*>(&error);
+  const auto* own = dynamic_cast<const AbsentRankError*>(&error);
   std::string fields;
   append_field(fields, std::to_string(static_cast<int>(error.code())));
   append_field(fields, error.message());

@@ -4,7 +4,6 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,25 +19,14 @@ namespace ftrun {
 /// The maximum size of a value in bytes, except for the first byte.
 inline constexpr size_t kPartBytes = size_t{4} << 20;
 
-/// ExchangeError is a failure that ends an exchange. A rank that fails may store its failure
-/// instead of its text; a rank that reads the text then throws it.
-class ExchangeError : public Error {
- public:
-  /// Takes as `absent` the one rank that was waited for without result, if there is one.
-  ExchangeError(const Error& error, std::optional<int> absent) : Error(error), absent_(absent) {}
-  std::optional<int> absent() const { return absent_; }
-
- private:
-  std::optional<int> absent_;
-};
-
 /// Lists all keys of a text of `bytes` bytes.
 std::vector<std::string> text_keys(const std::string& key, size_t bytes);
 void write_text(c10d::Store& store, const std::string& key, const std::string& text);
 /// Returns the value that is stored in place of a text when its rank fails.
 std::vector<uint8_t> failure_value(const Error& error);
 
-/// Reads texts that are in the store. Throws ExchangeError if one of them is a failure.
+/// Reads texts that are in the store. A rank that fails may store its failure instead of its text;
+/// a rank that reads the text then throws it, as AbsentRankError.
 std::string read_text(c10d::Store& store, const std::string& key);
 std::vector<std::string> read_texts(c10d::Store& store, const std::vector<std::string>& keys);
 

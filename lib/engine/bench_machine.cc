@@ -521,8 +521,6 @@ std::map<std::string, Curve> measure_collectives_of(int ranks, int cores) {
   return found;
 }
 
-/// Number of passes over all measurements. With two, a slow period of the host affects only one.
-constexpr int kPasses = 2;
 /// The share of the time by which the passes may differ without a warning.
 constexpr double kMaxPassDifference = 0.15;
 
@@ -566,20 +564,20 @@ Machine bench_machine(const BenchRequest& request) {
   machine.devices = count_usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   std::map<int, std::map<std::string, Curve>> collectives;
-  for (int pass = 1; pass <= kPasses; ++pass) {
+  for (int pass = 1; pass <= request.passes; ++pass) {
+    const std::string pass_text =
+        request.passes > 1 ? cat(", pass ", pass, " of ", request.passes) : "";
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
       request.report_progress(cat("measuring ", count_text(ranks, "rank"), " of ",
-                                  count_text(machine.devices / ranks, "thread"), ", pass ", pass,
-                                  " of ", kPasses));
+                                  count_text(machine.devices / ranks, "thread"), pass_text));
       Rates rates = measure_beside_others(ranks, machine.devices, request.quick);
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
-      request.report_progress(
-          cat("measuring the collectives of ", ranks, " ranks, pass ", pass, " of ", kPasses));
+      request.report_progress(cat("measuring the collectives of ", ranks, " ranks", pass_text));
       keep_faster(collectives[ranks], measure_collectives_of(ranks, machine.devices));
     }
   }
@@ -593,7 +591,7 @@ Machine bench_machine(const BenchRequest& request) {
   if (unevenness > kMaxPassDifference)
     request.report_progress(
         cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
-            " % longer than the other, and the faster one is kept; measure again while "
+            " % longer than another, and the fastest one is kept; measure again while "
             "nothing else runs"));
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.collectives.find("all_gather 2");

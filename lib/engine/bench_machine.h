@@ -13,6 +13,9 @@ struct BenchRequest {
   std::string name;
   /// Says whether the benchmark measures fewer sizes, and no fp16.
   bool quick = false;
+  /// The number of passes over all measurements, at least 1. With two, a slow period of the host
+  /// affects only one.
+  int passes = 2;
   /// The CPU and the date of the measurement (Machine::cpu_model and measured_on).
   std::string cpu_model, measured_on;
   /// Called with a line of progress before each part.
@@ -22,8 +25,8 @@ struct BenchRequest {
 /// Measures the cores of this machine by running layer operations, optimizer updates, copies and
 /// collectives in child processes, for each number of ranks that divides the number of cores. A
 /// time is a lower quartile, because other programs can only add time; the time of a collective is
-/// a mean without outliers (measure_collectives()). Measures everything in two passes and keeps
-/// the faster one; if they differ much, a progress line says so. Throws Error(kEnvironment) if a
+/// a mean without outliers (measure_collectives()). Keeps the fastest pass; if the passes differ
+/// much, a progress line says so. Throws Error(kEnvironment) if a
 /// process cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 

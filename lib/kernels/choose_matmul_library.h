@@ -22,6 +22,9 @@ struct MatmulLibrariesInUse {
   std::string attention;
   /// The library that the rule names for this CPU but that is missing; "" when it is present.
   std::string missing;
+  /// Says whether each multiplication allocates memory by malloc() for the operands that it packs,
+  /// as oneDNN does; the other libraries keep such memory.
+  bool allocates_packed_operands = false;
 };
 
 /// Chooses the library that multiplies matrices from now on in this process: by the rule of

@@ -74,6 +74,39 @@ StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picos
   return time;
 }
 
+/// Adds `weight` times the parts of one rank's step to `sum`. The whole step is not a part.
+void add_parts(const StepTime& rank, double weight, StepTime& sum) {
+  for (double StepTime::*part :
+       {&StepTime::layer_seconds, &StepTime::update_seconds, &StepTime::other_seconds,
+        &StepTime::collective_wait_seconds, &StepTime::pipeline_wait_seconds,
+        &StepTime::copy_wait_seconds, &StepTime::disk_wait_seconds})
+    sum.*part += weight * (rank.*part);
+  sum.idle_by_lane.stage_seconds += weight * rank.idle_by_lane.stage_seconds;
+  sum.idle_by_lane.copy_seconds += weight * rank.idle_by_lane.copy_seconds;
+  sum.idle_by_lane.disk_seconds += weight * rank.idle_by_lane.disk_seconds;
+  for (const GroupIdle& wait : rank.idle_by_lane.groups) {
+    auto& groups = sum.idle_by_lane.groups;
+    auto place = std::find_if(groups.begin(), groups.end(),
+                              [&](const GroupIdle& group) { return group.axes == wait.axes; });
+    if (place == groups.end()) place = groups.insert(place, {wait.axes, 0});
+    place->seconds += weight * wait.seconds;
+  }
+}
+
+/// Returns the time of a step whose parts are means over the ranks of rank 0's pipeline stage.
+StepTime mean_step_time(const World& world, const std::vector<RankWalkTimes>& times,
+                        Picoseconds end) {
+  std::vector<size_t> ranks;
+  for (size_t r = 0; r < times.size(); ++r)
+    if (world.program_of(r).stage.index == world.program_of(0).stage.index) ranks.push_back(r);
+  StepTime mean;
+  mean.seconds = seconds_of(end);
+  for (const size_t r : ranks)
+    add_parts(rank_step_time(times[r], world.program_of(r), end),
+              1.0 / static_cast<double>(ranks.size()), mean);
+  return mean;
+}
+
 /// TimelineRecorder collects the instructions of the lowest rank of each class, and of each slow
 /// rank.
 class TimelineRecorder {
@@ -312,7 +345,8 @@ StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
   const auto last = std::max_element(times.begin(), times.end(),
                                      [](const auto& a, const auto& b) { return a.end < b.end; });
   if (recorder) recorder->finish(times, last->end);
-  StepTime time = rank_step_time(times.front(), world.program_of(0), last->end);
+  StepTime time = machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), last->end)
+                                   : mean_step_time(world, times, last->end);
   time.stage_wait_seconds = stage_wait_seconds(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     raise_to_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),

@@ -45,7 +45,8 @@ struct IdleByLane {
 };
 
 /// StepTime is the predicted time of a training step in seconds: until the slowest rank ends
-/// (`seconds`), and the parts of rank 0's time.
+/// (`seconds`), and the parts of rank 0's time. On CPUs, where ranks that share cores wait
+/// unequally, each part is a mean over the ranks of rank 0's pipeline stage.
 struct StepTime {
   double seconds = 0;
   /// Seconds of operations of layers.

@@ -80,6 +80,13 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
                             .stage_wait = pipeline.stage_wait_seconds + pipeline.end_wait_seconds});
 }
 
+void RunStepper::average_times() {
+  const Program& program = setup_.train_plan().program;
+  times_.average_over_stage(program.stage.index == 0, [this](std::span<double> numbers) {
+    session_.sum(numbers, "times of parts of a step");
+  });
+}
+
 NonfiniteSearchResult RunStepper::find_nonfinite(const StepRun& step) {
   return ftrun::find_nonfinite(session_, setup_, step);
 }

@@ -37,6 +37,8 @@ class RunStepper : public Stepper {
 
   ResourceUse& resource_use() { return resource_use_; }
   const StepTimeComparison& times() const { return times_; }
+  /// Averages the measured times over the ranks that have the same work as rank 0. Collective.
+  void average_times();
   /// Returns the measurement of other work on this machine since the run began.
   const CpuLoadWatch& cpu_load_watch() const { return cpu_load_watch_; }
 

@@ -111,17 +111,37 @@ void StepTimeComparison::add_step(const StepMetrics& metrics, const StepSeconds&
   record(stages_, seconds.stage_wait);
 }
 
+void StepTimeComparison::average_over_stage(bool in_first_stage,
+                                            const std::function<void(std::span<double>)>& sum) {
+  const bool counts = in_first_stage && !steps_.empty();
+  const MeasuredParts own = counts ? median_parts() : MeasuredParts{};
+  std::array<double, 5> sums{counts ? 1.0 : 0.0, own.layers, own.update, own.communication,
+                             own.stages};
+  sum(sums);
+  if (sums[0] == 0) return;
+  for (double& value : std::span(sums).subspan(1)) value /= sums[0];
+  stage_mean_ = {.layers = sums[1], .update = sums[2], .communication = sums[3], .stages = sums[4]};
+}
+
+StepTimeComparison::MeasuredParts StepTimeComparison::median_parts() const {
+  return {.layers = median(layers_),
+          .update = median(update_),
+          .communication = median(communication_),
+          .stages = median(stages_)};
+}
+
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
 /// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
 /// other ranks.
 std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::part_seconds() const {
   const StepTime& time = *predicted_.time;
+  const MeasuredParts measured = stage_mean_ ? *stage_mean_ : median_parts();
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> predicted_and_measured{
-      {{time.layer_seconds, median(layers_)},
-       {time.update_seconds, median(update_)},
-       {time.collective_wait_seconds, median(communication_)},
-       {time.pipeline_wait_seconds, median(stages_)},
+      {{time.layer_seconds, measured.layers},
+       {time.update_seconds, measured.update},
+       {time.collective_wait_seconds, measured.communication},
+       {time.pipeline_wait_seconds, measured.stages},
        {time.seconds, median(steps_)}}};
   std::vector<PartSeconds> parts;
   for (size_t i = 0; i < kNames.size(); ++i)
@@ -175,7 +195,8 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manife
   if (steps_.empty()) return record;
   auto& measured = record["measured"];
   measured[step_parts::kStep.key] = microseconds(median(steps_));
-  measured[step_parts::kCollectives.key] = microseconds(median(communication_));
+  measured[step_parts::kCollectives.key] =
+      microseconds(stage_mean_ ? stage_mean_->communication : median(communication_));
   if (!predicted_.time) return record;
   for (const PartSeconds& part : part_seconds())
     measured[part.name.key] = microseconds(part.measured);

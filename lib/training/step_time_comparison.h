@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +42,7 @@ struct StepSeconds {
 };
 
 /// StepTimeComparison compares measured step times with the prediction. It computes medians over
-/// the last thousand steps. The first two steps are left out, because memory is touched for the
+/// the last thousand steps of a rank. The first two steps are left out, because memory is touched for the
 /// first time and caches are filled.
 class StepTimeComparison {
  public:
@@ -48,6 +50,11 @@ class StepTimeComparison {
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
   void add_step(const StepMetrics& metrics, const StepSeconds& seconds);
+  /// Replaces the measured parts by their means over the ranks of rank 0's pipeline stage, because
+  /// ranks that have equal work wait unequally if their cores are not equally fast. Called on all
+  /// ranks after the last step; `in_first_stage` says whether this rank is in that stage, and `sum`
+  /// adds numbers over all ranks, in place.
+  void average_over_stage(bool in_first_stage, const std::function<void(std::span<double>)>& sum);
   /// Returns the text "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for
   /// each part. If they differ by more than 15 %, it names the part that differs most and says
   /// whether `load` explains the difference. Returns "" if there were too few steps.
@@ -66,6 +73,11 @@ class StepTimeComparison {
     double predicted = 0;
     double measured = 0;
   };
+  /// MeasuredParts holds the parts that a rank measures, in seconds.
+  struct MeasuredParts {
+    double layers = 0, update = 0, communication = 0, stages = 0;
+  };
+  MeasuredParts median_parts() const;
   std::vector<PartSeconds> part_seconds() const;
 
   PredictedStep predicted_;
@@ -73,6 +85,8 @@ class StepTimeComparison {
   /// Seconds of the last steps: the whole step, operations of layers, updates, waits for
   /// collectives, and waits for other stages.
   std::vector<double> steps_, layers_, update_, communication_, stages_;
+  /// The result of average_over_stage().
+  std::optional<MeasuredParts> stage_mean_;
 };
 
 }  // namespace ftrun

@@ -33,6 +33,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Makes glibc map each large allocation separately, so that its memory returns to the system when
+/// it is freed. Otherwise glibc would raise its limit for that after each large free, and would
+/// keep the freed memory in the heaps of its threads. With `allocates_packed_operands`
+/// (MatmulLibrariesInUse) only allocations above the size of packed operands are mapped, because
+/// mapping them in every multiplication takes up to a third of a step.
+void limit_kept_memory(bool allocates_packed_operands) {
+  constexpr int kSmall = 128 << 10, kAbovePackedOperands = 8 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, allocates_packed_operands ? kAbovePackedOperands : kSmall);
+  if (allocates_packed_operands) ::mallopt(M_TRIM_THRESHOLD, 2 * kAbovePackedOperands);
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
@@ -100,10 +111,6 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
 // The functions below open everything that a run needs before its first step.
 
 void Trainer::prepare_process() {
-  // glibc maps each allocation of at least this size separately, so that its memory returns to the
-  // system when it is freed. Without this call, glibc would raise the limit after each large free,
-  // and would keep the freed memory in the heaps of its threads.
-  ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
   const CoreLimit cores = read_core_limit();
   threads_.usable_cores = session_.share_cores(cores);
   threads_.count = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.usable_cores;
@@ -111,11 +118,12 @@ void Trainer::prepare_process() {
   session_.run_on_all_ranks("starting threads",
                             [&] { check_thread_limit(threads_.count, "computing"); });
   set_kernel_threads(threads_.count);
-  if (session_.gpu() != nullptr) return;
+  if (session_.gpu() != nullptr) return limit_kept_memory(false);
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
     matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
                                               attention_on_matrix_units(config_.kernels));
   });
+  limit_kept_memory(matmul_libraries_->allocates_packed_operands);
 }
 
 void Trainer::open_data() {
@@ -238,6 +246,7 @@ Trainer::RunningLoop::RunningLoop(Trainer& run, PlanSummary summary)
 void Trainer::finish() {
   running_loop_->loader.shutdown();
   running_loop_->stepper.resource_use().sum_over_ranks(session_);
+  running_loop_->stepper.average_times();
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update_manifest([this](RunManifest& manifest) {
       running_loop_->stepper.resource_use().write_totals(manifest);

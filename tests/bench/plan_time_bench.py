@@ -1,10 +1,11 @@
-"""Compares `ftrun plan --machine` with measured step times: trains a small decoder on a grid of
-layouts, measures the machine anew before each, and prints predicted and measured medians.
+"""Compares predicted with measured step times: trains a small decoder on a grid of layouts,
+measures the machine anew before each, and prints what run.json says of both: the time of a step,
+and the shares of it that ranks wait for collectives and for other pipeline stages.
 
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
                        [--tries N] [--even SHARE]
 
-Steps after the second count. No other program should run meanwhile; the script also prints the time
+Steps after the second count, and shares are means over the ranks of the first stage. No other program should run meanwhile; the script also prints the time
 for which the host ran other machines (stolen). With --tries above 1, the script measures the
 machine again after the steps. A try counts only if the predictions of both measurements, and the
 quartiles of the measured steps, agree within SHARE: on a shared host, the machine's own speed may
@@ -14,6 +15,7 @@ before the steps.
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -34,6 +36,7 @@ parser.add_argument("--full", action="store_true", help="measure the machine wit
 options = parser.parse_args()
 FTRUN = options.root / "build" / "release" / "bin" / "ftrun"
 SHAPE = "6-narrow-layers"
+WAITS = ("exposed_communication", "other_stages")  # parts of run.json's times
 
 
 def layouts():
@@ -79,33 +82,38 @@ def stolen_time():
     return int(pathlib.Path("/proc/stat").read_text().split()[8])
 
 
-def measure_run(config, nproc, folder):
-    """Trains; returns (median seconds of a step, relative distance of the quartiles, median seconds
-    of exposed communication)."""
-    subprocess.run([FTRUN, "--config", config, "--nproc", str(nproc), "--restarts", "0"],
-                   check=True, capture_output=True)
+class Machine:
+    """A folder for the machine file that `ftrun bench machine` writes and runs read."""
+
+    def __init__(self, folder):
+        self.file = folder / "ftrun" / "machine.yaml"
+        self.environment = os.environ | {"XDG_CACHE_HOME": str(folder)}
+
+    def run(self, *words):
+        """Runs ftrun with this machine file as the machine's own; returns its output."""
+        return subprocess.run([FTRUN, *words], check=True, capture_output=True, text=True,
+                              env=self.environment).stdout
+
+    def measure(self):
+        """Measures the machine anew."""
+        self.file.unlink(missing_ok=True)
+        self.run("bench", "machine", *([] if options.full else ["--quick"]))
+
+
+def measure_run(config, nproc, machine, folder):
+    """Trains; returns the times of run.json (microseconds by part, predicted and measured), and the
+    relative distance of the quartiles of the steps."""
+    machine.run("--config", config, "--nproc", str(nproc), "--restarts", "0")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "step_seconds" in line][2:]
-    seconds = [line["step_seconds"] for line in steps]
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return (middle, high / low - 1,
-            statistics.median(line.get("exposed_communication_seconds") or 0 for line in steps))
+    seconds = [line["step_seconds"] for line in lines if "step_seconds" in line][2:]
+    low, _, high = statistics.quantiles(seconds, n=4)
+    return json.loads((folder / "run.json").read_text())["time"], high / low - 1
 
 
 def predict(config, nproc, machine):
-    """Returns (predicted seconds of a step, seconds of waiting for collectives)."""
-    stdout = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine",
-                             machine], check=True,
-                            capture_output=True, text=True).stdout
-    step = float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", stdout)[1])
-    waits = re.search(r"waits for collectives +([\d.e+-]+) s", stdout)
-    return step, float(waits[1]) if waits else 0.0
-
-
-def measure_machine(machine):
-    """Writes a machine file with measured rates."""
-    subprocess.run([FTRUN, "bench", "machine", "--out", machine]
-                   + ([] if options.full else ["--quick"]), check=True, capture_output=True)
+    """Returns the predicted seconds of a step."""
+    text = machine.run("plan", "--config", config, "--nproc", str(nproc), "--machine", machine.file)
+    return float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", text)[1])
 
 
 def write_config(config, settings, model, tokens, folder):
@@ -122,22 +130,26 @@ def compare(name, settings, folder, model, tokens):
     """Measures the machine and a run; returns the row, and how much the machine's speed changed."""
     mesh = settings["parallel"]
     nproc = mesh["data"] * mesh["tensor"] * mesh["pipeline"]
-    config, machine = folder.with_suffix(".json"), folder.with_suffix(".yaml")
+    config, machine = folder.with_suffix(".json"), Machine(folder.with_suffix(".cache"))
     write_config(config, settings, model, tokens, folder)
-    measure_machine(machine)
+    machine.measure()
     before = stolen_time()
-    seconds, spread, exposed = measure_run(config, nproc, folder)
+    times, change = measure_run(config, nproc, machine, folder)
     stolen = stolen_time() - before
-    plan, waits = predict(config, nproc, machine)
-    change = spread
     if options.tries > 1:
-        after = folder.with_suffix(".after.yaml")
-        measure_machine(after)
-        plan_after = predict(config, nproc, after)[0]
-        change = max(spread, max(plan, plan_after) / min(plan, plan_after) - 1)
-    row = (name, plan, seconds, plan / seconds - 1, waits / plan, exposed / seconds)
+        plan = predict(config, nproc, machine)
+        machine.measure()
+        plan_after = predict(config, nproc, machine)
+        change = max(change, max(plan, plan_after) / min(plan, plan_after) - 1)
+    plan, seconds = (times[which]["step"] / 1e6 for which in ("predicted", "measured"))
+    waits = [times[which].get(part, 0) / times[which]["step"] for part in WAITS
+             for which in ("predicted", "measured")]
+    row = (name, plan, seconds, plan / seconds - 1, *waits)
+    shares = "   ".join(f"{word} {100 * predicted:5.1f} % / {100 * measured:5.1f} %"
+                        for word, predicted, measured in zip(("collectives", "stages"), waits[::2],
+                                                             waits[1::2]))
     print(f"{name:40s} predicted {plan:7.3f} s  measured {seconds:7.3f} s  "
-          f"{100 * row[3]:+6.1f} %   exposed {100 * row[4]:5.1f} % / {100 * row[5]:5.1f} %   "
+          f"{100 * row[3]:+6.1f} %   {shares}   "
           f"speed changed {100 * change:5.1f} %   stolen {stolen / 100:.2f} s", flush=True)
     return row, change
 
@@ -168,7 +180,9 @@ def main():
     ordered = sum(1 if (a[1] - b[1]) * (a[2] - b[2]) > 0 else -1 for a, b in pairs)
     print(f"{len(rows)} layouts: mean error {100 * statistics.mean(errors):.1f} %, worst "
           f"{100 * max(errors):.1f} %, {sum(e <= 0.15 for e in errors)} within 15 %, order "
-          f"{ordered / max(len(pairs), 1):.2f}")
+          f"{ordered / max(len(pairs), 1):.2f}; waits within 3 points of the step: "
+          + ", ".join(f"{sum(abs(row[i] - row[i + 1]) <= 0.03 for row in rows)} for {what}"
+                      for i, what in ((4, "collectives"), (6, "other stages"))))
     if options.out:
         options.out.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
 

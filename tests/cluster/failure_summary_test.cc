@@ -191,6 +191,12 @@ TEST_CASE("a report says which rank's failure it is") {
   // A lost peer is never the cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
   REQUIRE(make_failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
+  // The rank for which it waited is.
+  REQUIRE(make_failure_report(1, AbsentRankError(lost, 2), lost).culprit == 2);
+  REQUIRE(make_failure_report(2, AbsentRankError(lost, 2), lost).culprit == -1);
+  REQUIRE(make_failure_report(1, AbsentRankError(lost, std::nullopt), lost).culprit == -1);
+  // A failure that another rank has stored may have any exit code.
+  REQUIRE(make_failure_report(1, AbsentRankError(full, 2), full).culprit == -1);
 }
 
 TEST_CASE(

@@ -310,6 +310,20 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a rank that loses the store of rank 0 blames rank 0, which may report why") {
+  std::string heard;
+  int blamed = -1;
+  const auto failures = run_over_store(2, 20ms, [&](Rendezvous& rendezvous) {
+    rendezvous.all_gather_text("begin", "");
+    if (rendezvous.rank() == 0) return;
+    heard = exchange_error(rendezvous, "next", "x");
+    blamed = rendezvous.board().blamed_rank();
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
+  CHECK_THAT(heard, Catch::StartsWith("rank 1 lost the rendezvous in \"next\": "));
+  CHECK(blamed == 0);
+}
+
 TEST_CASE("a rank whose text the store refuses tells the others, though it lives on") {
   std::vector<std::string> heard(3);
   const auto failures = run_over_store(3, 20ms, [&](Rendezvous& rendezvous) {

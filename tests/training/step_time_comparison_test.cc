@@ -86,6 +86,29 @@ TEST_CASE("waits for other stages are a separate part") {
   CHECK(times.manifest_values({}).at("measured").at("other_stages") == 1500000);
 }
 
+TEST_CASE("measured parts are means over the ranks of the first pipeline stage") {
+  // Rank 1 is slower, so that rank 0 waits for it; rank 2 is in another stage.
+  const PredictedStep predicted = predicted_step(1.0, 0.1);
+  std::vector<StepTimeComparison> ranks;
+  for (const double waited : {0.4, 0.0, 0.9})
+    ranks.push_back(step_times_of(predicted, {9, 9, 1.5, 1.6, 1.7}, waited));
+  std::vector<double> sums;
+  const auto average = [&](size_t rank, const std::function<void(std::span<double>)>& sum) {
+    ranks[rank].average_over_stage(rank < 2, sum);
+  };
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    average(rank, [&](std::span<double> numbers) {
+      sums.resize(numbers.size());
+      for (size_t i = 0; i < numbers.size(); ++i) sums[i] += numbers[i];
+    });
+  average(0,
+          [&](std::span<double> numbers) { std::copy(sums.begin(), sums.end(), numbers.begin()); });
+  const auto measured = ranks[0].manifest_values({}).at("measured");
+  CHECK(measured.at("exposed_communication") == 200000);
+  CHECK(measured.at("layers") == 450000);
+  CHECK(measured.at("step") == 1100000);
+}
+
 TEST_CASE("a step that was not predicted is measured, and a few steps give no result") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
   CHECK(step_times_of(none, {9, 9, 1.5}, 0).text({}) ==

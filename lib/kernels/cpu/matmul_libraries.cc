@@ -345,7 +345,8 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
   const MatmulRule rule = choose_available_rule(cpu, pinned);
   set_matmul_rule(rule);
   return {describe_matmul_library(rule.fp32), describe_rule(rule.bf16), describe_attention(cpu.isa),
-          pinned ? "" : missing_library(cpu, rule)};
+          pinned ? "" : missing_library(cpu, rule),
+          rule.fp32 == MatmulLibrary::kOneDnn || rule.bf16 == MatmulLibrary::kOneDnn};
 }
 
 }  // namespace ftrun
