@@ -5,7 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/start_threads.h"
 #include "kernels/kernels.h"
 
@@ -20,6 +19,7 @@ LaneThreads::LaneThreads(const Program& program, Runner run, std::function<void(
       instrs_(lanes_),
       one_launcher_(one_launcher),
       done_(lanes_, 0),
+      done_at_(lanes_),
       finished_runs_(lanes_, 0),
       waiters_(lanes_) {
   plan_waits(program);
@@ -82,6 +82,7 @@ void LaneThreads::run_once() {
   {
     const std::lock_guard lock(mutex_);
     std::ranges::fill(done_, 0);
+    std::ranges::fill(done_at_, Clock::now());
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_runs_;
@@ -125,6 +126,7 @@ void LaneThreads::run_instrs(size_t worker) {
       run_(program_.instr(instr.id));
       const std::lock_guard lock(mutex_);
       ++done_[instr.lane];
+      done_at_[instr.lane] = Clock::now();
       wake_ready_waiters();
     }
   } catch (...) {
@@ -151,6 +153,16 @@ bool LaneThreads::stage_waits_are_done(const LaneInstr& instr) const {
                      [&](size_t lane) { return done_[lane] >= instr.required_counts[lane]; });
 }
 
+/// Returns whether one of the awaited lanes, for which `instr` has to wait, has done an instruction
+/// since `begin`. The caller holds the mutex.
+template <typename IsAwaited>
+bool LaneThreads::has_been_done_since(Clock::time_point begin, const LaneInstr& instr,
+                                      const IsAwaited& is_awaited) const {
+  for (size_t lane = 0; lane < lanes_; ++lane)
+    if (is_awaited(lane) && instr.required_counts[lane] > 0 && done_at_[lane] > begin) return true;
+  return false;
+}
+
 /// Wakes the waiting threads whose condition holds. The caller holds the mutex.
 void LaneThreads::wake_ready_waiters() {
   for (Waiter& waiter : waiters_)
@@ -159,17 +171,30 @@ void LaneThreads::wake_ready_waiters() {
 
 void LaneThreads::wait_for(const LaneInstr& instr) {
   std::unique_lock lock(mutex_);
-  const auto seconds_until = [&](const auto& done) {
+  const bool on_compute = instr.lane == static_cast<size_t>(Lane::kCompute);
+  auto begin = on_compute ? done_at_[instr.lane] : Clock::time_point();
+  // Returns the seconds of a wait for lanes. A compute thread that hands work to another lane's
+  // thread may lose its core to it, and may come here when that lane is done. This was a wait, too,
+  // so a wait begins at the end of the instruction before.
+  const auto seconds_until = [&](const auto& done, const auto& is_awaited) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
-    if (is_over()) return 0.0;
-    const auto start = std::chrono::steady_clock::now();
-    wait_until(lock, thread_of(static_cast<Lane>(instr.lane)), is_over);
-    return seconds_since(start);
+    if (!is_over()) {
+      wait_until(lock, thread_of(static_cast<Lane>(instr.lane)), is_over);
+    } else if (!on_compute || !has_been_done_since(begin, instr, is_awaited)) {
+      return 0.0;
+    }
+    const Clock::time_point end = Clock::now();
+    return std::chrono::duration<double>(end - std::exchange(begin, end)).count();
   };
-  const double stages = seconds_until([&] { return stage_waits_are_done(instr); });
-  const double groups = seconds_until([&] { return waits_are_done(instr, Lane::kFirstGroup); });
-  const double rest = seconds_until([&] { return waits_are_done(instr); });
-  if (instr.lane != static_cast<size_t>(Lane::kCompute)) return;
+  const double stages = seconds_until(
+      [&] { return stage_waits_are_done(instr); },
+      [&](size_t lane) { return std::ranges::find(stage_lanes_, lane) != stage_lanes_.end(); });
+  const double groups =
+      seconds_until([&] { return waits_are_done(instr, Lane::kFirstGroup); },
+                    [](size_t lane) { return lane >= static_cast<size_t>(Lane::kFirstGroup); });
+  const double rest =
+      seconds_until([&] { return waits_are_done(instr); }, [](size_t) { return true; });
+  if (!on_compute) return;
   exposed_communication_seconds_ += groups;
   compute_waits_ = {stages, groups + rest};
 }

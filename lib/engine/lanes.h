@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -47,12 +48,14 @@ class LaneThreads {
   };
   const ComputeWaits& compute_waits() const { return compute_waits_; }
 
-  /// Returns the seconds that compute waited for lanes of groups in the last run. Does not count
+  /// Returns the seconds that compute waited for lanes of groups in the last run. A wait begins at
+  /// the end of the compute instruction before it. Does not count
   /// waits for copies between tiers after communication was done, or waits for other stages of a
   /// pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   /// LaneInstr is an instruction with its lane and its waits.
   struct LaneInstr {
     InstrId id;
@@ -69,6 +72,9 @@ class LaneThreads {
   void serve(size_t worker);
   void run_instrs(size_t worker);
   void wait_for(const LaneInstr& instr);
+  template <typename IsAwaited>
+  bool has_been_done_since(Clock::time_point begin, const LaneInstr& instr,
+                           const IsAwaited& is_awaited) const;
   template <typename IsOver>
   void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over);
   void wake_ready_waiters();
@@ -85,7 +91,9 @@ class LaneThreads {
   /// The index of each instruction among those of its lane, and its index in instrs_ of its thread.
   std::vector<size_t> ordinals_;
   std::vector<size_t> positions_;
+  /// The number of instructions of each lane that are done, and the time when the last one was.
   std::vector<int64_t> done_;
+  std::vector<Clock::time_point> done_at_;
   std::vector<int64_t> finished_runs_;
   int64_t started_runs_ = 0;
   bool stopping_ = false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
@@ -77,8 +78,8 @@ class TimedWalk {
     int count = 0;
     /// The lane runs an instruction on them. If it runs none, it loses them as time goes on.
     bool in_use = false;
-    /// The time after which the lane is interrupted if other ranks wait for cores.
-    Picoseconds slice_remaining = 0;
+    /// The time when the lane got them. Its time slice begins then.
+    Picoseconds slice_begin = 0;
   };
 
   /// Node holds the cores of a node.
@@ -94,12 +95,15 @@ class TimedWalk {
     std::deque<int32_t> queue;
   };
 
-  /// The time slice of Linux's scheduler (EEVDF) on few cores: its slice of 1.4 ms ends at the next
-  /// tick of a kernel with 250 ticks per second.
-  static constexpr Picoseconds kSlice = 4'000'000'000;
-  /// The number of slices after which slices become twice as long, so that the simulation of a step
-  /// that takes hours needs thousands of slices instead of millions.
-  static constexpr int kSlicesOfLength = 5000;
+  // Ranks that take turns on cores do so as under Linux's scheduler (EEVDF, kernel/sched/fair.c) on
+  // few cores. A time slice has 1.4 ms, but the kernel looks only at its ticks, here 250 per second,
+  // whether one is over. It also looks when a rank wakes up, but such a rank has usually just had
+  // more than its share of the core, and gets none before the others have had theirs.
+  static constexpr Picoseconds kSlice = 1'400'000'000;
+  static constexpr Picoseconds kTick = 4'000'000'000;
+  /// The number of ticks that end slices after which ticks and slices become twice as long, so that
+  /// the simulation of a step that takes hours needs thousands of them instead of millions.
+  static constexpr int kTicksOfLength = 5000;
 
   /// InstrInterval is the time during which a lane ran an instruction.
   struct InstrInterval {
@@ -203,7 +207,7 @@ class TimedWalk {
         node.queue.pop_front();
         node.free_cores -= wanted;
         node.owners.push_back(rank);
-        cores_of(rank) = {.count = wanted, .in_use = true, .slice_remaining = slice_};
+        cores_of(rank) = {.count = wanted, .in_use = true, .slice_begin = now_};
         begin_running(which);
         has_started = true;
       }
@@ -211,33 +215,39 @@ class TimedWalk {
     return has_started;
   }
 
-  /// Returns the time until a time slice ends for which other ranks wait.
+  /// Returns the first tick at which a lane's time slice is over.
+  Picoseconds first_tick_after_slice(const CoresOfRank& cores) const {
+    return round_up(cores.slice_begin + scale_ * kSlice, scale_ * kTick);
+  }
+
+  /// Returns the time until the tick at which a slice ends while other ranks wait.
   Picoseconds time_to_slice_end() const {
+    const Picoseconds tick = scale_ * kTick, next_tick = (now_ / tick + 1) * tick;
     Picoseconds soonest = INT64_MAX;
     for (const Node& node : nodes_)
       if (!node.queue.empty())
         for (const int32_t rank : node.owners) {
           const CoresOfRank& cores = cores_of_[static_cast<size_t>(rank)];
-          if (cores.in_use) soonest = std::min(soonest, cores.slice_remaining);
+          if (cores.in_use)
+            soonest = std::min(soonest, std::max(first_tick_after_slice(cores), next_tick) - now_);
         }
     return soonest;
   }
 
-  /// Makes the time slices shorter by `time`, on nodes where ranks wait for cores.
-  void shorten_slices(Picoseconds time) {
-    for (Node& node : nodes_)
-      if (!node.queue.empty())
-        for (const int32_t rank : node.owners) cores_of(rank).slice_remaining -= time;
-  }
-
-  /// Interrupts the instructions whose time slice is over, on nodes where ranks wait for cores.
+  /// Interrupts, at a tick, the instructions whose slice is over, as many as ranks wait for cores.
+  /// Those that got their cores first are interrupted first.
   void end_slices() {
-    if (++ended_slices_ % kSlicesOfLength == 0) slice_ *= 2;
     for (Node& node : nodes_) {
-      if (node.queue.empty()) continue;
-      for (const int32_t rank : node.owners)
-        if (cores_of(rank).in_use && cores_of(rank).slice_remaining <= 0) interrupt(node, rank);
+      size_t waiting = node.queue.size();
+      for (const int32_t rank : node.owners) {
+        const CoresOfRank& cores = cores_of(rank);
+        if (waiting == 0) break;
+        if (!cores.in_use || now_ < first_tick_after_slice(cores)) continue;
+        interrupt(node, rank);
+        --waiting;
+      }
     }
+    if (++ended_slices_ % kTicksOfLength == 0) scale_ *= 2;
   }
 
   void interrupt(Node& node, int32_t rank) {
@@ -312,7 +322,6 @@ class TimedWalk {
       if (!running_[i].is_queued)
         remaining_[i] = std::max<Picoseconds>(
             remaining_[i] - scale_down(time, shared_.cores_per_node, loads_[i]), 0);
-    shorten_slices(time);
     if (next.time <= slice) return next.which;
     end_slices();
     return std::nullopt;
@@ -404,8 +413,9 @@ class TimedWalk {
   /// Instructions of other lanes that have ended since the last compute instruction, by rank.
   std::vector<std::vector<InstrInterval>> intervals_;
   std::vector<CoresOfRank> cores_of_;
-  /// The length of the next time slices, and the number of those that ended.
-  Picoseconds slice_ = kSlice;
+  /// The factor by which slices and ticks are longer now, and the number of ticks that ended
+  /// slices.
+  Picoseconds scale_ = 1;
   int ended_slices_ = 0;
   Picoseconds now_ = 0;
 };

@@ -88,7 +88,7 @@ std::vector<RankWalkTimes> time_rank_pair(const Program& program,
   });
 }
 
-TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each") {
+TEST_CASE("ranks that want the same core take turns at every tick of 4 ms") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
   const std::vector<RankWalkTimes> times = time_rank_pair(program, {{10 * kMillisecond, 1}});
   // Rank 0 runs from 0 to 4, from 8 to 12 and from 16 to 18; rank 1 in between and to the end.
@@ -123,6 +123,19 @@ TEST_CASE("a rank that waits gives its core away, and gets it back after the oth
   }
   // The time in which rank 0 waits for the core counts as a wait for what it waited for last.
   CHECK(times[0].idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 3 * kMillisecond);
+}
+
+TEST_CASE("a rank keeps its core at a tick if it has had it for less than a slice of 1.4 ms") {
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                              {.lane = Lane::kCompute, .buffer = 2, .waits = {1}}});
+  const std::vector<RankWalkTimes> times = time_rank_pair(
+      program, {{kMillisecond * 7 / 2, 1}, {kMillisecond / 4, 0}, {5 * kMillisecond, 1}});
+  // Rank 0 computes until 3.5 and waits for the core from 3.75 on. Rank 1, which has had it since
+  // 3.5, keeps it at the tick at 4, and computes until 7. Rank 0 keeps it at the tick at 8 in the
+  // same way, and computes until 12.
+  CHECK(times[0].end == 12 * kMillisecond);
+  CHECK(times[1].end == 17 * kMillisecond);
 }
 
 TEST_CASE("instructions that follow each other at once keep their core within a time slice") {
