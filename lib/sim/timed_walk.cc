@@ -96,7 +96,7 @@ class TimedWalk {
   };
 
   // Ranks that take turns on cores do so as under Linux's scheduler (EEVDF, kernel/sched/fair.c) on
-  // few cores. A time slice has 1.4 ms, but the kernel looks only at its ticks, here 250 per second,
+  // few cores. A time slice has 1.4 ms, but the kernel looks only at its ticks, here 250 a second,
   // whether one is over. It also looks when a rank wakes up, but such a rank has usually just had
   // more than its share of the core, and gets none before the others have had theirs.
   static constexpr Picoseconds kSlice = 1'400'000'000;

@@ -39,8 +39,8 @@ struct RankWalkTimes {
 /// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks_per_node`, which
 /// has `cores_per_node` cores. As under a time-slicing scheduler, compute lanes get cores in the
 /// order in which they ask for them; a lane keeps its cores until it waits, or until a tick of the
-/// scheduler's clock at which its time slice is over and others wait. If the other lanes also have threads, all running threads
-/// get equal shares of the cores.
+/// scheduler's clock at which its time slice is over and others wait. If the other lanes also have
+/// threads, all running threads get equal shares of the cores.
 struct SharedCores {
   int ranks_per_node = 1;
   int cores_per_node = 1;

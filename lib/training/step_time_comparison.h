@@ -42,8 +42,8 @@ struct StepSeconds {
 };
 
 /// StepTimeComparison compares measured step times with the prediction. It computes medians over
-/// the last thousand steps of a rank. The first two steps are left out, because memory is touched for the
-/// first time and caches are filled.
+/// the last thousand steps of a rank. The first two steps are left out, because memory is touched
+/// for the first time and caches are filled.
 class StepTimeComparison {
  public:
   explicit StepTimeComparison(PredictedStep predicted);

@@ -5,12 +5,12 @@ and the shares of it that ranks wait for collectives and for other pipeline stag
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
                        [--tries N] [--even SHARE]
 
-Steps after the second count, and shares are means over the ranks of the first stage. No other program should run meanwhile; the script also prints the time
-for which the host ran other machines (stolen). With --tries above 1, the script measures the
-machine again after the steps. A try counts only if the predictions of both measurements, and the
-quartiles of the measured steps, agree within SHARE: on a shared host, the machine's own speed may
-change in between, which no plan can know. The compared prediction is always that of the measurement
-before the steps.
+Steps after the second count, and shares are means over the ranks of the first stage. No other
+program should run meanwhile; the script also prints the time for which the host ran other machines
+(stolen). With --tries above 1, the script measures the machine again after the steps. A try counts
+only if the predictions of both measurements, and the quartiles of the measured steps, agree within
+SHARE: on a shared host, the machine's own speed may change in between, which no plan can know. The
+compared prediction is always that of the measurement before the steps.
 """
 import argparse
 import itertools
