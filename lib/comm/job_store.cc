@@ -38,7 +38,7 @@ struct AdmissionRefused : std::runtime_error {
 };
 
 [[noreturn]] void throw_connection_lost(const char* what) {
-  throw std::runtime_error(cat("the connection to the job's store is lost (", what, ")"));
+  throw StoreLostError(cat("the connection to the job's store is lost (", what, ")"));
 }
 
 void send_all(int fd, std::string_view bytes) {

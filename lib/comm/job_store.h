@@ -29,6 +29,11 @@ struct StoreEndpoint {
 /// answers within `limit`.
 bool serves_store(const StoreEndpoint& endpoint, std::chrono::milliseconds limit);
 
+/// StoreLostError is thrown if the connection to the server of the job's store breaks.
+struct StoreLostError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// JobStore is a client of the job's store (StoreServer). It sends one request at a time; several
 /// threads take turns. Every call throws std::runtime_error if the server has ended, and waits
 /// forever while the server is stopped.

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <ranges>
 
+#include "base/as_error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/job_store.h"
+#include "comm/out_of_memory.h"
 #include "comm/rendezvous_impl.h"
 #include "comm/store_protocol.h"
 #include "comm/store_text.h"
@@ -201,19 +204,22 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
   throw AbsentRankError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
 
-/// Makes the error of a rank to which the store no longer answers. Rank 0 serves the store, unless
-/// torchrun does, so rank 0 is blamed: it may be about to report its own failure.
+/// Makes the error of a rank whose exchange failed because of `why`. If the store does not answer
+/// any more, rank 0 is blamed, because it serves the store (unless torchrun does): it may be about
+/// to report its own failure.
 AbsentRankError Rendezvous::Impl::lost_store_error(const TextExchange& exchange,
-                                                   const std::string& why) const {
+                                                   const std::exception& why) const {
   const ProcessState state = state_of(0);
   const char* state_text = options.has_torchrun_store        ? "torchrun serves it"
                            : state == ProcessState::kGone    ? "rank 0, which serves it, is gone"
                            : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
                                                              : "it is served by rank 0";
-  const bool is_blamed = options.rank != 0 && !options.has_torchrun_store;
+  const bool is_lost = dynamic_cast<const StoreLostError*>(&why) != nullptr ||
+                       dynamic_cast<const StoreTimeoutError*>(&why) != nullptr;
+  const bool is_blamed = is_lost && options.rank != 0 && !options.has_torchrun_store;
   return {{ExitCode::kPeerLost,
            cat("rank ", options.rank, " lost the rendezvous in ", exchange.label, ": ", state_text,
-               " [", first_line(why), "]"),
+               " [", first_line(why.what()), "]"),
            options.has_torchrun_store ? "look at torchrun's output first"
                                       : "look at rank 0's own log first"},
           is_blamed ? std::optional(0) : std::nullopt};
@@ -298,7 +304,11 @@ auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, cons
     publish_failure(exchange, key, error);
     throw;
   } catch (const std::exception& error) {
-    const AbsentRankError lost = lost_store_error(exchange, error.what());
+    if (is_out_of_memory(error)) {
+      publish_failure(exchange, key, as_error(error));
+      throw;
+    }
+    const AbsentRankError lost = lost_store_error(exchange, error);
     // A rank that can read this failure reaches the store, so to that rank rank 0 is not absent.
     publish_failure(exchange, key, Error(lost));
     throw lost;
@@ -378,7 +388,8 @@ std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const AbsentRankError lost = impl_->lost_store_error(exchange, error.what());
+    rethrow_out_of_memory(error);
+    const AbsentRankError lost = impl_->lost_store_error(exchange, error);
     impl_->blame_absent_rank(lost);
     throw lost;
   }

@@ -142,7 +142,7 @@ struct Rendezvous::Impl {
                         WaitPolicy policy, const std::string& waited);
   [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& missing,
                                         const std::vector<int>& gone, Milliseconds waited);
-  AbsentRankError lost_store_error(const TextExchange& exchange, const std::string& why) const;
+  AbsentRankError lost_store_error(const TextExchange& exchange, const std::exception& why) const;
   void blame_absent_rank(const AbsentRankError& error) {
     if (error.absent() && *error.absent() != options.rank) board.blame(*error.absent());
   }

@@ -26,8 +26,8 @@ struct BenchRequest {
 /// collectives in child processes, for each number of ranks that divides the number of cores. A
 /// time is a lower quartile, because other programs can only add time; the time of a collective is
 /// a mean without outliers (measure_collectives()). Keeps the fastest pass; if the passes differ
-/// much, a progress line says so. Throws Error(kEnvironment) if a
-/// process cannot be started or fails.
+/// much, a progress line says so. Throws Error(kEnvironment) if a process cannot be started or
+/// fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun

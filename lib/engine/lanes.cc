@@ -19,7 +19,7 @@ LaneThreads::LaneThreads(const Program& program, Runner run, std::function<void(
       instrs_(lanes_),
       one_launcher_(one_launcher),
       done_(lanes_, 0),
-      done_at_(lanes_),
+      done_at_compute_end_(lanes_, 0),
       finished_runs_(lanes_, 0),
       waiters_(lanes_) {
   plan_waits(program);
@@ -68,6 +68,12 @@ void LaneThreads::plan_waits(const Program& program) {
   }
 }
 
+/// Notes the time, and what all lanes have done. The caller holds the mutex.
+void LaneThreads::mark_compute_end() {
+  compute_end_ = Clock::now();
+  done_at_compute_end_ = done_;
+}
+
 template <typename IsOver>
 void LaneThreads::wait_until(std::unique_lock<std::mutex>& lock, size_t worker,
                              const IsOver& is_over) {
@@ -82,7 +88,7 @@ void LaneThreads::run_once() {
   {
     const std::lock_guard lock(mutex_);
     std::ranges::fill(done_, 0);
-    std::ranges::fill(done_at_, Clock::now());
+    mark_compute_end();
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_runs_;
@@ -126,7 +132,7 @@ void LaneThreads::run_instrs(size_t worker) {
       run_(program_.instr(instr.id));
       const std::lock_guard lock(mutex_);
       ++done_[instr.lane];
-      done_at_[instr.lane] = Clock::now();
+      if (worker == static_cast<size_t>(Lane::kCompute)) mark_compute_end();
       wake_ready_waiters();
     }
   } catch (...) {
@@ -153,13 +159,12 @@ bool LaneThreads::stage_waits_are_done(const LaneInstr& instr) const {
                      [&](size_t lane) { return done_[lane] >= instr.required_counts[lane]; });
 }
 
-/// Returns whether one of the awaited lanes, for which `instr` has to wait, has done an instruction
-/// since `begin`. The caller holds the mutex.
+/// Returns whether an instruction that `instr` waits for, on one of the awaited lanes, was not done
+/// when the compute instruction before `instr` ended. The caller holds the mutex.
 template <typename IsAwaited>
-bool LaneThreads::has_been_done_since(Clock::time_point begin, const LaneInstr& instr,
-                                      const IsAwaited& is_awaited) const {
+bool LaneThreads::had_to_wait(const LaneInstr& instr, const IsAwaited& is_awaited) const {
   for (size_t lane = 0; lane < lanes_; ++lane)
-    if (is_awaited(lane) && instr.required_counts[lane] > 0 && done_at_[lane] > begin) return true;
+    if (is_awaited(lane) && done_at_compute_end_[lane] < instr.required_counts[lane]) return true;
   return false;
 }
 
@@ -172,15 +177,15 @@ void LaneThreads::wake_ready_waiters() {
 void LaneThreads::wait_for(const LaneInstr& instr) {
   std::unique_lock lock(mutex_);
   const bool on_compute = instr.lane == static_cast<size_t>(Lane::kCompute);
-  auto begin = on_compute ? done_at_[instr.lane] : Clock::time_point();
+  Clock::time_point begin = compute_end_;
   // Returns the seconds of a wait for lanes. A compute thread that hands work to another lane's
   // thread may lose its core to it, and may come here when that lane is done. This was a wait, too,
-  // so a wait begins at the end of the instruction before.
+  // so a wait begins at the end of the compute instruction before.
   const auto seconds_until = [&](const auto& done, const auto& is_awaited) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
     if (!is_over()) {
       wait_until(lock, thread_of(static_cast<Lane>(instr.lane)), is_over);
-    } else if (!on_compute || !has_been_done_since(begin, instr, is_awaited)) {
+    } else if (!on_compute || !had_to_wait(instr, is_awaited)) {
       return 0.0;
     }
     const Clock::time_point end = Clock::now();

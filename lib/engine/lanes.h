@@ -49,9 +49,8 @@ class LaneThreads {
   const ComputeWaits& compute_waits() const { return compute_waits_; }
 
   /// Returns the seconds that compute waited for lanes of groups in the last run. A wait begins at
-  /// the end of the compute instruction before it. Does not count
-  /// waits for copies between tiers after communication was done, or waits for other stages of a
-  /// pipeline.
+  /// the end of the compute instruction before it. Does not count waits for copies between tiers
+  /// after communication was done, or waits for other stages of a pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
@@ -73,8 +72,8 @@ class LaneThreads {
   void run_instrs(size_t worker);
   void wait_for(const LaneInstr& instr);
   template <typename IsAwaited>
-  bool has_been_done_since(Clock::time_point begin, const LaneInstr& instr,
-                           const IsAwaited& is_awaited) const;
+  bool had_to_wait(const LaneInstr& instr, const IsAwaited& is_awaited) const;
+  void mark_compute_end();
   template <typename IsOver>
   void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over);
   void wake_ready_waiters();
@@ -91,9 +90,11 @@ class LaneThreads {
   /// The index of each instruction among those of its lane, and its index in instrs_ of its thread.
   std::vector<size_t> ordinals_;
   std::vector<size_t> positions_;
-  /// The number of instructions of each lane that are done, and the time when the last one was.
+  /// The number of instructions of each lane that are done, now and when the last compute
+  /// instruction ended (or the run began), and that time.
   std::vector<int64_t> done_;
-  std::vector<Clock::time_point> done_at_;
+  std::vector<int64_t> done_at_compute_end_;
+  Clock::time_point compute_end_;
   std::vector<int64_t> finished_runs_;
   int64_t started_runs_ = 0;
   bool stopping_ = false;

@@ -222,7 +222,9 @@ class TimedWalk {
 
   /// Returns the time until the tick at which a slice ends while other ranks wait.
   Picoseconds time_to_slice_end() const {
-    const Picoseconds tick = scale_ * kTick, next_tick = (now_ / tick + 1) * tick;
+    const Picoseconds tick = scale_ * kTick;
+    // The tick of this moment may still be to come, if an instruction ended at the same time.
+    const Picoseconds next_tick = round_up(std::max(now_, last_tick_ + 1), tick);
     Picoseconds soonest = INT64_MAX;
     for (const Node& node : nodes_)
       if (!node.queue.empty())
@@ -247,6 +249,7 @@ class TimedWalk {
         --waiting;
       }
     }
+    last_tick_ = now_;
     if (++ended_slices_ % kTicksOfLength == 0) scale_ *= 2;
   }
 
@@ -416,6 +419,7 @@ class TimedWalk {
   /// The factor by which slices and ticks are longer now, and the number of ticks that ended
   /// slices.
   Picoseconds scale_ = 1;
+  Picoseconds last_tick_ = 0;
   int ended_slices_ = 0;
   Picoseconds now_ = 0;
 };

@@ -40,8 +40,10 @@ using Clock = std::chrono::steady_clock;
 /// mapping them in every multiplication takes up to a third of a step.
 void limit_kept_memory(bool allocates_packed_operands) {
   constexpr int kSmall = 128 << 10, kAbovePackedOperands = 8 << 20;
-  ::mallopt(M_MMAP_THRESHOLD, allocates_packed_operands ? kAbovePackedOperands : kSmall);
-  if (allocates_packed_operands) ::mallopt(M_TRIM_THRESHOLD, 2 * kAbovePackedOperands);
+  const int kept = allocates_packed_operands ? kAbovePackedOperands : kSmall;
+  ::mallopt(M_MMAP_THRESHOLD, kept);
+  // Free memory at the end of a heap is returned from this size on.
+  ::mallopt(M_TRIM_THRESHOLD, kept);
 }
 
 }  // namespace

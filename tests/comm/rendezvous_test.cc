@@ -315,23 +315,27 @@ TEST_CASE("a rank that loses the store of rank 0 blames rank 0, which may report
   int blamed = -1;
   const auto failures = run_over_store(2, 20ms, [&](Rendezvous& rendezvous) {
     rendezvous.all_gather_text("begin", "");
-    if (rendezvous.rank() == 0) return;
+    if (rendezvous.rank() == 0) throw Error(ExitCode::kEnvironment, "rank 0 fails");
     heard = exchange_error(rendezvous, "next", "x");
     blamed = rendezvous.board().blamed_rank();
   });
-  REQUIRE(failures == std::vector<std::string>(2));
+  REQUIRE(failures[0] == "rank 0 fails");
+  REQUIRE(failures[1].empty());
   CHECK_THAT(heard, Catch::StartsWith("rank 1 lost the rendezvous in \"next\": "));
   CHECK(blamed == 0);
 }
 
 TEST_CASE("a rank whose text the store refuses tells the others, though it lives on") {
   std::vector<std::string> heard(3);
+  std::vector<int> blamed(3);
   const auto failures = run_over_store(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
         exchange_error(rendezvous, long_key(true), std::string(bytes, 'x'));
+    blamed[static_cast<size_t>(rendezvous.rank())] = rendezvous.board().blamed_rank();
   });
   REQUIRE(failures == std::vector<std::string>(3));
+  CHECK(blamed == std::vector<int>(3, -1));
   for (const std::string& each : heard)
     CHECK_THAT(each, Catch::StartsWith("rank 1 lost the rendezvous in \"kkk"));
 }

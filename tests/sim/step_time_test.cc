@@ -140,6 +140,34 @@ StepTime predict(const Config& config, const Machine& machine, const RunConditio
   return predict_step(all, machine, conditions);
 }
 
+TEST_CASE("the parts of a step on CPUs are means over the ranks, of which a slow one never waits") {
+  const Machine machine = parse_machine("cpus.yaml", R"(machine: cpus
+devices: 2
+rates:
+  - ranks: 2
+    memory: 1 GB/s
+    products: {fp32: 1 GFLOP/s}
+links:
+  node: {latency: 1 us, bandwidth: 100 MB/s}
+)");
+  const Config config = config_on(DeviceKind::kCpu, 1, 2);
+  const ModelConfig model = small_config(2, false);
+  const StepPlan own = plan_steps(config, model, 0);
+  const RankClassPlans all(config, model, 0, own);
+  StepTimeline timeline;
+  const StepTime time =
+      predict_step(all, machine, {.slow_ranks = {{.rank = 1, .factor = 3}}}, &timeline);
+  REQUIRE(timeline.ranks.size() == 2);
+  const StepTime &fast = timeline.ranks[0].time, &slow = timeline.ranks[1].time;
+  CHECK(fast.collective_wait_seconds > 1.5 * slow.collective_wait_seconds);
+  CHECK(time.collective_wait_seconds ==
+        Approx((fast.collective_wait_seconds + slow.collective_wait_seconds) / 2));
+  CHECK(time.layer_seconds == Approx((fast.layer_seconds + slow.layer_seconds) / 2));
+  CHECK(time.idle_by_lane.collective_seconds() ==
+        Approx((fast.idle_by_lane.collective_seconds() + slow.idle_by_lane.collective_seconds()) /
+               2));
+}
+
 TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
   machine.inter_node_link.latency_seconds = 1;
