@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,10 +23,14 @@ struct MatmulLibrariesInUse {
   std::string attention;
   /// The library that the rule names for this CPU but that is missing; "" when it is present.
   std::string missing;
-  /// Says whether each multiplication allocates memory by malloc() for the operands that it packs,
-  /// as oneDNN does; the other libraries keep such memory.
-  bool allocates_packed_operands = false;
 };
+
+/// The size up to which a training process keeps the memory of packed operands when it is freed, in
+/// bytes. Those of ftrun's tiles usually have less.
+inline constexpr int64_t kMaxPackedOperandBytes = 2 << 20;
+/// Returns whether multiplications allocate memory by malloc() for each operand that they pack, as
+/// oneDNN does. The other libraries keep such memory.
+bool allocates_packed_operands();
 
 /// Chooses the library that multiplies matrices from now on in this process: by the rule of
 /// kernels/cpu/matmul_libraries.h, or `pinned`. Throws Error(kEnvironment) when a pinned library

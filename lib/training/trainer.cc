@@ -35,12 +35,12 @@ using Clock = std::chrono::steady_clock;
 
 /// Makes glibc map each large allocation separately, so that its memory returns to the system when
 /// it is freed. Otherwise glibc would raise its limit for that after each large free, and would
-/// keep the freed memory in the heaps of its threads. With `allocates_packed_operands`
-/// (MatmulLibrariesInUse) only allocations above the size of packed operands are mapped, because
-/// mapping them in every multiplication takes up to a third of a step.
-void limit_kept_memory(bool allocates_packed_operands) {
-  constexpr int kSmall = 128 << 10, kAbovePackedOperands = 8 << 20;
-  const int kept = allocates_packed_operands ? kAbovePackedOperands : kSmall;
+/// keep the freed memory in the heaps of its threads. Packed operands, if multiplications allocate
+/// them, stay in the heaps: mapping them anew for each takes up to a third of a step.
+void limit_kept_memory(bool packed_operands_are_allocated) {
+  constexpr int kSmall = 128 << 10;
+  const int kept =
+      packed_operands_are_allocated ? static_cast<int>(kMaxPackedOperandBytes) : kSmall;
   ::mallopt(M_MMAP_THRESHOLD, kept);
   // Free memory at the end of a heap is returned from this size on.
   ::mallopt(M_TRIM_THRESHOLD, kept);
@@ -125,7 +125,7 @@ void Trainer::prepare_process() {
     matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
                                               attention_on_matrix_units(config_.kernels));
   });
-  limit_kept_memory(matmul_libraries_->allocates_packed_operands);
+  limit_kept_memory(allocates_packed_operands());
 }
 
 void Trainer::open_data() {

@@ -332,6 +332,11 @@ std::string describe_matmul_library(MatmulLibrary library) {
   return text;
 }
 
+bool allocates_packed_operands() {
+  const MatmulRule rule = matmul_rule_in_use();
+  return rule.fp32 == MatmulLibrary::kOneDnn || rule.bf16 == MatmulLibrary::kOneDnn;
+}
+
 MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
                                            std::optional<bool> attention_on_matrix_units) {
   if (pinned) {
@@ -345,8 +350,7 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
   const MatmulRule rule = choose_available_rule(cpu, pinned);
   set_matmul_rule(rule);
   return {describe_matmul_library(rule.fp32), describe_rule(rule.bf16), describe_attention(cpu.isa),
-          pinned ? "" : missing_library(cpu, rule),
-          rule.fp32 == MatmulLibrary::kOneDnn || rule.bf16 == MatmulLibrary::kOneDnn};
+          pinned ? "" : missing_library(cpu, rule)};
 }
 
 }  // namespace ftrun
