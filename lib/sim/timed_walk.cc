@@ -416,8 +416,8 @@ class TimedWalk {
   /// Instructions of other lanes that have ended since the last compute instruction, by rank.
   std::vector<std::vector<InstrInterval>> intervals_;
   std::vector<CoresOfRank> cores_of_;
-  /// The factor by which slices and ticks are longer now, and the number of ticks that ended
-  /// slices.
+  /// The factor by which slices and ticks are longer now, the last tick that ended slices, and the
+  /// number of such ticks.
   Picoseconds scale_ = 1;
   Picoseconds last_tick_ = 0;
   int ended_slices_ = 0;

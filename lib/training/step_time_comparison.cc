@@ -114,7 +114,7 @@ void StepTimeComparison::add_step(const StepMetrics& metrics, const StepSeconds&
 void StepTimeComparison::average_over_stage(bool in_first_stage,
                                             const std::function<void(std::span<double>)>& sum) {
   const bool counts = in_first_stage && !steps_.empty();
-  const MeasuredParts own = counts ? median_parts() : MeasuredParts{};
+  const MeasuredParts own = counts ? measured_parts() : MeasuredParts{};
   std::array<double, 5> sums{counts ? 1.0 : 0.0, own.layers, own.update, own.communication,
                              own.stages};
   sum(sums);
@@ -123,7 +123,8 @@ void StepTimeComparison::average_over_stage(bool in_first_stage,
   stage_mean_ = {.layers = sums[1], .update = sums[2], .communication = sums[3], .stages = sums[4]};
 }
 
-StepTimeComparison::MeasuredParts StepTimeComparison::median_parts() const {
+StepTimeComparison::MeasuredParts StepTimeComparison::measured_parts() const {
+  if (stage_mean_) return *stage_mean_;
   return {.layers = median(layers_),
           .update = median(update_),
           .communication = median(communication_),
@@ -135,7 +136,7 @@ StepTimeComparison::MeasuredParts StepTimeComparison::median_parts() const {
 /// other ranks.
 std::vector<StepTimeComparison::PartSeconds> StepTimeComparison::part_seconds() const {
   const StepTime& time = *predicted_.time;
-  const MeasuredParts measured = stage_mean_ ? *stage_mean_ : median_parts();
+  const MeasuredParts measured = measured_parts();
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> predicted_and_measured{
       {{time.layer_seconds, measured.layers},
@@ -195,8 +196,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimeComparison::manife
   if (steps_.empty()) return record;
   auto& measured = record["measured"];
   measured[step_parts::kStep.key] = microseconds(median(steps_));
-  measured[step_parts::kCollectives.key] =
-      microseconds(stage_mean_ ? stage_mean_->communication : median(communication_));
+  measured[step_parts::kCollectives.key] = microseconds(measured_parts().communication);
   if (!predicted_.time) return record;
   for (const PartSeconds& part : part_seconds())
     measured[part.name.key] = microseconds(part.measured);

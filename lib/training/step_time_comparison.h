@@ -77,7 +77,8 @@ class StepTimeComparison {
   struct MeasuredParts {
     double layers = 0, update = 0, communication = 0, stages = 0;
   };
-  MeasuredParts median_parts() const;
+  /// Returns the means over the stage or, before average_over_stage(), the medians of this rank.
+  MeasuredParts measured_parts() const;
   std::vector<PartSeconds> part_seconds() const;
 
   PredictedStep predicted_;

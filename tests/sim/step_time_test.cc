@@ -140,7 +140,7 @@ StepTime predict(const Config& config, const Machine& machine, const RunConditio
   return predict_step(all, machine, conditions);
 }
 
-TEST_CASE("the parts of a step on CPUs are means over the ranks, of which a slow one never waits") {
+TEST_CASE("the parts of a step on CPUs are means over the ranks, of which a slow one waits less") {
   const Machine machine = parse_machine("cpus.yaml", R"(machine: cpus
 devices: 2
 rates:
