@@ -12,6 +12,7 @@ CTest's closing line of the final state. It exits with 0 if neither that line no
 reports a failure."""
 import argparse
 import pathlib
+import resource
 import shutil
 import signal
 import sys
@@ -62,13 +63,19 @@ def write_flaky(folder, flaky):
     (folder / "unsteady.tsv").write_text("".join(lines))
 
 
+def cpu_seconds_of_children():
+    """Returns the CPU time of all descendants of this process that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def report_run(folder, table, first, pairs):
     """Prints the end of the run; returns whether it passed."""
     flaky = [(entry, rerun) for entry, rerun in pairs if rerun.outcome == "passed"]
     write_flaky(folder, flaky)
     reruns = {rerun.name: rerun for _, rerun in pairs}
     final = [reruns.get(entry.name, entry) for entry in first]
-    is_good = test_summary.summarize(final, table)
+    is_good = test_summary.summarize(final, table, cpu_seconds_of_children())
     for entry in final:
         if entry.outcome not in PASSED:
             print(f"failed: {entry.name}: {entry.reason}" + (" (again; the first run timed out)"

@@ -74,12 +74,13 @@ StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picos
   return time;
 }
 
-/// Adds `weight` times the parts of one rank's step to `sum`. The whole step is not a part.
-void add_parts(const StepTime& rank, double weight, StepTime& sum) {
+/// Adds `weight` times the time of a step and its parts to `sum`.
+void add_times(const StepTime& rank, double weight, StepTime& sum) {
   for (double StepTime::*part :
-       {&StepTime::layer_seconds, &StepTime::update_seconds, &StepTime::other_seconds,
-        &StepTime::collective_wait_seconds, &StepTime::pipeline_wait_seconds,
-        &StepTime::copy_wait_seconds, &StepTime::disk_wait_seconds})
+       {&StepTime::seconds, &StepTime::layer_seconds, &StepTime::update_seconds,
+        &StepTime::other_seconds, &StepTime::collective_wait_seconds,
+        &StepTime::pipeline_wait_seconds, &StepTime::copy_wait_seconds,
+        &StepTime::disk_wait_seconds})
     sum.*part += weight * (rank.*part);
   sum.idle_by_lane.stage_seconds += weight * rank.idle_by_lane.stage_seconds;
   sum.idle_by_lane.copy_seconds += weight * rank.idle_by_lane.copy_seconds;
@@ -100,9 +101,8 @@ StepTime mean_step_time(const World& world, const std::vector<RankWalkTimes>& ti
   for (size_t r = 0; r < times.size(); ++r)
     if (world.program_of(r).stage.index == world.program_of(0).stage.index) ranks.push_back(r);
   StepTime mean;
-  mean.seconds = seconds_of(end);
   for (const size_t r : ranks)
-    add_parts(rank_step_time(times[r], world.program_of(r), end),
+    add_times(rank_step_time(times[r], world.program_of(r), end),
               1.0 / static_cast<double>(ranks.size()), mean);
   return mean;
 }
@@ -176,17 +176,25 @@ void raise_to_maxima(const LinkBytes& one, LinkBytes& largest) {
     largest.*link = std::max(largest.*link, one.*link);
 }
 
-/// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
-std::vector<double> stage_wait_seconds(const World& world,
-                                       const std::vector<RankWalkTimes>& times) {
+/// Returns the time when the last rank ends.
+Picoseconds last_end(const std::vector<RankWalkTimes>& times) {
+  return std::max_element(times.begin(), times.end(),
+                          [](const auto& a, const auto& b) { return a.end < b.end; })
+      ->end;
+}
+
+/// Adds to `sum`, in a pipeline, `weight` times the seconds that each stage waits for other stages.
+void add_stage_waits(const World& world, const std::vector<RankWalkTimes>& times, double weight,
+                     StepTime& sum) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
-  if (waits.size() == 1) return {};
+  if (waits.size() == 1) return;
   for (size_t r = 0; r < times.size(); ++r) {
     const Program& program = world.program_of(r);
     double& longest = waits[static_cast<size_t>(program.stage.index)];
     longest = std::max(longest, idle_by_lane_of(times[r], program).stage_seconds);
   }
-  return waits;
+  sum.stage_wait_seconds.resize(waits.size(), 0);
+  for (size_t s = 0; s < waits.size(); ++s) sum.stage_wait_seconds[s] += weight * waits[s];
 }
 
 /// The width of the names of parts in step_parts_text(), in columns.
@@ -195,6 +203,11 @@ constexpr size_t kPartColumns = 26;
 /// The maximum number of CPU ranks that are walked. They cannot be folded, because the ranks of a
 /// node share its cores.
 constexpr int kMaxCpuRanks = 512;
+
+/// The number of simulated steps whose mean is predicted if ranks take turns on cores. The waits of
+/// one such step depend on small differences between the times of instructions; those of four
+/// differ by 1 % of the step.
+constexpr uint64_t kStepsOfTurns = 4;
 
 void require_same_device(const RankClassPlans& class_plans, const Machine& machine) {
   const bool on_gpus = class_plans.plan(0).train.model.dtypes.kernels == KernelDevice::kGpu;
@@ -334,20 +347,25 @@ StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
   }
   std::optional<TimelineRecorder> recorder;
   if (timeline != nullptr) recorder.emplace(classes, conditions.slow_ranks, world, *timeline);
-  WalkedInstrSink sink;
-  if (recorder) sink = [&](const WalkedInstr& step) { recorder->add(step); };
-  const std::vector<RankWalkTimes> times = run_timed_walk(
-      world, kinds.schedules, {ranks_per_node, machine.devices},
-      [&](int32_t program, const Instr& instr) {
-        return kinds.costs[static_cast<size_t>(program)].cost_of(instr);
-      },
-      sink);
-  const auto last = std::max_element(times.begin(), times.end(),
-                                     [](const auto& a, const auto& b) { return a.end < b.end; });
-  if (recorder) recorder->finish(times, last->end);
-  StepTime time = machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), last->end)
-                                   : mean_step_time(world, times, last->end);
-  time.stage_wait_seconds = stage_wait_seconds(world, times);
+  const bool take_turns = !machine.has_gpus && ranks_per_node * rates.threads > machine.devices;
+  const uint64_t steps = take_turns ? kStepsOfTurns : 1;
+  StepTime time;
+  for (uint64_t step = 0; step < steps; ++step) {
+    WalkedInstrSink sink;
+    if (recorder && step == 0) sink = [&](const WalkedInstr& instr) { recorder->add(instr); };
+    const std::vector<RankWalkTimes> times = run_timed_walk(
+        world, kinds.schedules, {ranks_per_node, machine.devices},
+        [&](int32_t program, const Instr& instr) {
+          return kinds.costs[static_cast<size_t>(program)].cost_of(instr);
+        },
+        sink, take_turns ? std::optional(TimeVariation{step}) : std::nullopt);
+    const Picoseconds end = last_end(times);
+    if (recorder && step == 0) recorder->finish(times, end);
+    add_times(machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), end)
+                               : mean_step_time(world, times, end),
+              1.0 / static_cast<double>(steps), time);
+    add_stage_waits(world, times, 1.0 / static_cast<double>(steps), time);
+  }
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     raise_to_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),
                     time.link_bytes);

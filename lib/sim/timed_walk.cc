@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mix_bits.h"
 #include "base/round_up.h"
 
 namespace ftrun {
@@ -29,12 +30,13 @@ class TimedWalk {
  public:
   TimedWalk(const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
             const std::function<InstrCost(int32_t, const Instr&)>& cost,
-            const WalkedInstrSink& sink)
+            const WalkedInstrSink& sink, const std::optional<TimeVariation>& variation)
       : world_(world),
         walk_(world, schedules),
         shared_(shared),
         cost_(cost),
         sink_(sink),
+        variation_(variation),
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
         released_by_(world.ranks.size(), -1),
@@ -145,7 +147,7 @@ class TimedWalk {
                         .on_compute = on_compute,
                         .kind = instr.kind,
                         .rank = lane_head.rank});
-    remaining_.push_back(cost.unshared_time);
+    remaining_.push_back(on_compute ? vary(cost.unshared_time, lane_head) : cost.unshared_time);
     if (busy_cores > 0) ++threaded_;
     if (on_compute && busy_cores > 0) {
       CoresOfRank& cores = cores_of(lane_head.rank);
@@ -159,6 +161,21 @@ class TimedWalk {
       node.free_cores += std::exchange(cores.count, wanted) - wanted;
     }
     begin_running(running_.size() - 1);
+  }
+
+  /// Changes the time of a compute instruction as variation_ says.
+  Picoseconds vary(Picoseconds time, LaneHead lane_head) const {
+    if (!variation_ || time == 0) return time;
+    // The largest change of a time, as a share of kWhole.
+    constexpr int64_t kLargest = 30'000, kWhole = 1'000'000;
+    const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_head.rank)];
+    const auto position =
+        static_cast<uint64_t>(&walk_.instr(lane_head) -
+                              world_.programs[static_cast<size_t>(rank.program)]->instrs.data());
+    const uint64_t key = splitmix64(variation_->walk / 2) + static_cast<uint64_t>(rank.number);
+    const uint64_t random = splitmix64(splitmix64(key) + position);
+    const int64_t change = static_cast<int64_t>(random % (2 * kLargest + 1)) - kLargest;
+    return scale_down(time, kWhole + (variation_->walk % 2 == 0 ? change : -change), kWhole);
   }
 
   CoresOfRank& cores_of(int32_t rank) { return cores_of_[static_cast<size_t>(rank)]; }
@@ -402,6 +419,7 @@ class TimedWalk {
   SharedCores shared_;
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   const WalkedInstrSink& sink_;
+  std::optional<TimeVariation> variation_;
   std::vector<RankWalkTimes> times_;
   std::vector<TimedInstr> running_;
   /// The time that each running instruction still takes if nothing slows it down.
@@ -434,8 +452,9 @@ WaitCause wait_cause(const Program& program, Lane lane) {
 
 std::vector<RankWalkTimes> run_timed_walk(
     const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
-    const std::function<InstrCost(int32_t, const Instr&)>& cost, const WalkedInstrSink& sink) {
-  return TimedWalk(world, schedules, shared, cost, sink).run();
+    const std::function<InstrCost(int32_t, const Instr&)>& cost, const WalkedInstrSink& sink,
+    std::optional<TimeVariation> variation) {
+  return TimedWalk(world, schedules, shared, cost, sink, variation).run();
 }
 
 }  // namespace ftrun

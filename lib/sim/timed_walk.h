@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +48,14 @@ struct SharedCores {
   int cores_per_node = 1;
 };
 
+/// TimeVariation makes the times of compute instructions in a walk differ from their costs by a
+/// pseudo-random share, -3 % to +3 %, as they do in a run. Without it, ranks with equal work and
+/// fewer cores than they need would take turns in lockstep. Walks 2 i and 2 i + 1 vary each
+/// instruction by opposite shares, so that their mean has the costs.
+struct TimeVariation {
+  uint64_t walk = 0;
+};
+
 /// WalkedInstr is an instruction that a rank ran in a walk.
 struct WalkedInstr {
   /// The index of the rank in world.ranks.
@@ -61,10 +71,10 @@ using WalkedInstrSink = std::function<void(const WalkedInstr&)>;
 /// Simulates all ranks of a world from the start of a training step to its end. An instruction
 /// begins when its lane is free and its waits are done; a collective or transfer begins when the
 /// last of its ranks has reached it. Returns the times of world.ranks. `cost` returns the cost of
-/// each instruction of a program. Throws Error(kBug) if ranks wait forever.
+/// each instruction of a program; `variation` varies it. Throws Error(kBug) if ranks wait forever.
 std::vector<RankWalkTimes> run_timed_walk(
     const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
-    const WalkedInstrSink& sink = nullptr);
+    const WalkedInstrSink& sink = nullptr, std::optional<TimeVariation> variation = std::nullopt);
 
 }  // namespace ftrun

@@ -168,6 +168,33 @@ links:
                2));
 }
 
+TEST_CASE("a step in which ranks take turns on cores is the mean of several") {
+  const std::string head = "machine: cpus\nrates:\n  - ranks: 4\n    memory: 1 GB/s\n";
+  const std::string tail =
+      "    products: {fp32: 1 GFLOP/s}\nlinks:\n  node: {latency: 1 us, bandwidth: 1 GB/s}\n";
+  const Config config = config_on(DeviceKind::kCpu, 2, 2);
+  const ModelConfig model = small_config(2, false);
+  const StepPlan own = plan_steps(config, model, 0);
+  const RankClassPlans all(config, model, 0, own);
+  // Predicts the step on a number of cores; returns it and the end of its timeline, in seconds.
+  const auto predict_on = [&](int cores) {
+    const Machine machine = parse_machine("cpus.yaml", head + tail + cat("devices: ", cores, "\n"));
+    StepTimeline timeline;
+    const StepTime time = predict_step(all, machine, {}, &timeline);
+    return std::pair(time, static_cast<double>(timeline.end) / kPicosecondsPerSecond);
+  };
+  const auto [enough, enough_end] = predict_on(4);
+  const auto [turns, turns_end] = predict_on(2);
+  CHECK(enough.seconds == enough_end);
+  CHECK(turns.seconds != turns_end);
+  CHECK(turns.seconds == Approx(turns_end).epsilon(0.03));
+  // Two cores do the work of four, and no less than it.
+  CHECK(turns.layer_seconds + turns.update_seconds >
+        0.99 * (enough.layer_seconds + enough.update_seconds));
+  CHECK(turns.seconds > 1.5 * enough.seconds);
+  CHECK(turns.collective_wait_seconds > enough.collective_wait_seconds);
+}
+
 TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
   machine.inter_node_link.latency_seconds = 1;

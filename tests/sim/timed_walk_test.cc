@@ -106,6 +106,45 @@ TEST_CASE("a step of hours needs few time slices") {
   CHECK(times[0].end > 3 * hours / 2);
 }
 
+TEST_CASE("times of compute vary by rank, instruction and walk, by at most 3 %") {
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1},
+                                              {.lane = Lane::kCompute, .buffer = 2}});
+  const std::vector<LaneSchedule> schedules{make_lane_schedule(program)};
+  const RankProgram ranks[] = {{0, &program}, {1, &program}};
+  const World world = world_of(ranks);
+  // Returns the times of rank 0's two compute instructions, then those of rank 1's.
+  const auto times_in_walk = [&](uint64_t walk) {
+    std::vector<Picoseconds> times(4);
+    const auto record = [&](const WalkedInstr& walked) {
+      const Picoseconds time = walked.end - walked.begin;
+      const auto position = static_cast<size_t>(walked.instr - program.instrs.data());
+      if (position == 1)
+        CHECK(time == kMillisecond);  // a copy does not vary
+      else
+        times[2 * static_cast<size_t>(walked.rank) + position / 2] = time;
+    };
+    run_timed_walk(
+        world, schedules, {2, 2},
+        [](int32_t, const Instr&) {
+          return InstrCost{kMillisecond, 0};
+        },
+        record, TimeVariation{walk});
+    return times;
+  };
+  std::set<Picoseconds> different;
+  for (const uint64_t walk : {0, 2}) {
+    const std::vector<Picoseconds> times = times_in_walk(walk), opposite = times_in_walk(walk + 1);
+    CHECK(times == times_in_walk(walk));
+    for (size_t i = 0; i < times.size(); ++i) {
+      different.insert(times[i]);
+      CHECK(std::abs(times[i] - kMillisecond) <= 3 * kMillisecond / 100);
+      CHECK(times[i] + opposite[i] == 2 * kMillisecond);
+    }
+  }
+  CHECK(different.size() == 8);
+}
+
 TEST_CASE("a rank that waits gives its core away, and gets it back after the others' turns") {
   // Compute, then a copy of 1 ms that uses no core, then compute again.
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
