@@ -1,6 +1,7 @@
 #include "engine/lanes.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <utility>
@@ -38,9 +39,9 @@ LaneThreads::~LaneThreads() {
 }
 
 void LaneThreads::stop() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   stopping_ = true;
-  wake_ready_waiters();
+  unlock_and_wake(lock);
 }
 
 size_t LaneThreads::thread_of(Lane lane) const {
@@ -86,13 +87,13 @@ void LaneThreads::wait_until(std::unique_lock<std::mutex>& lock, size_t worker,
 
 void LaneThreads::run_once() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     std::ranges::fill(done_, 0);
     mark_compute_end();
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_runs_;
-    wake_ready_waiters();
+    unlock_and_wake(lock);
   }
   constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
   run_instrs(kCaller);
@@ -115,9 +116,9 @@ void LaneThreads::serve(size_t worker) {
       if (stopping_) return;
     }
     run_instrs(worker);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     finished_runs_[worker] = started_runs_;
-    wake_ready_waiters();
+    unlock_and_wake(lock);
   }
 }
 
@@ -130,10 +131,10 @@ void LaneThreads::run_instrs(size_t worker) {
         if (error_) return;
       }
       run_(program_.instr(instr.id));
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       ++done_[instr.lane];
       if (worker == static_cast<size_t>(Lane::kCompute)) mark_compute_end();
-      wake_ready_waiters();
+      unlock_and_wake(lock);
     }
   } catch (...) {
     fail(std::current_exception());
@@ -168,10 +169,20 @@ bool LaneThreads::had_to_wait(const LaneInstr& instr, const IsAwaited& is_awaite
   return false;
 }
 
-/// Wakes the waiting threads whose condition holds. The caller holds the mutex.
-void LaneThreads::wake_ready_waiters() {
-  for (Waiter& waiter : waiters_)
-    if (waiter.is_over && waiter.is_over()) waiter.woken.notify_one();
+/// Releases the mutex, and wakes the waiting threads whose condition holds. A thread that is woken
+/// while the mutex is held would wait for it at once, which takes two more context switches.
+void LaneThreads::unlock_and_wake(std::unique_lock<std::mutex>& lock) {
+  std::array<std::condition_variable*, 8> woken{};
+  size_t count = 0;
+  for (Waiter& waiter : waiters_) {
+    if (!waiter.is_over || !waiter.is_over()) continue;
+    if (count == woken.size())
+      waiter.woken.notify_one();
+    else
+      woken[count++] = &waiter.woken;
+  }
+  lock.unlock();
+  for (size_t i = 0; i < count; ++i) woken[i]->notify_one();
 }
 
 void LaneThreads::wait_for(const LaneInstr& instr) {
@@ -206,10 +217,10 @@ void LaneThreads::wait_for(const LaneInstr& instr) {
 
 void LaneThreads::fail(std::exception_ptr error) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (error_) return;
     error_ = std::move(error);
-    wake_ready_waiters();
+    unlock_and_wake(lock);
   }
   if (on_abort_) on_abort_();
 }

@@ -76,7 +76,7 @@ class LaneThreads {
   void mark_compute_end();
   template <typename IsOver>
   void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over);
-  void wake_ready_waiters();
+  void unlock_and_wake(std::unique_lock<std::mutex>& lock);
   void fail(std::exception_ptr error);
 
   const Program& program_;

@@ -115,11 +115,12 @@ struct RunConditions {
 
 /// Predicts the time of a training step on a machine. It walks the programs of all ranks; each
 /// instruction takes the time that the machine needs for its operations, bytes or communication.
-/// GPU ranks that are alike are walked as one; a slow rank is walked separately. If ranks take turns
-/// on cores, the prediction is the mean of several steps, in which the times of instructions vary
-/// (TimeVariation), and the timeline is that of the first. The prediction assumes that the batch is loaded already, and that each sequence is full and holds one document.
-/// Fills `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or
-/// lacks a rate that the run needs, or if a slow rank is not a rank of the run.
+/// GPU ranks that are alike are walked as one; a slow rank is walked separately. If ranks take
+/// turns on cores, the prediction is the mean of several steps in which the times of instructions
+/// vary (TimeVariation), and the timeline is that of the first. The prediction assumes that the
+/// batch is loaded already, and that each sequence is full and holds one document. Fills
+/// `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or lacks a
+/// rate that the run needs, or if a slow rank is not a rank of the run.
 StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
                       const RunConditions& conditions, StepTimeline* timeline = nullptr);
 

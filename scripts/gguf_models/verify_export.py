@@ -8,6 +8,7 @@ vocabulary, and the text of a conversation by the chat template."""
 import importlib.util
 import itertools
 import json
+import math
 import secrets
 import urllib.error
 import urllib.request
@@ -162,13 +163,16 @@ class LlamaCpp:
         """Returns the text of messages by the chat template."""
         return self.ask("/apply-template", {"messages": messages})["prompt"]
 
-    def next_token(self, ids, vocabulary):
+    def next_token(self, ids, vocabulary, least):
         """Returns the log-probabilities of the token after `ids`, before sampling, as fp64
-        [vocabulary]; minus infinity for tokens that llama.cpp does not list. A logit bias makes the
-        sampled token a letter, because llama.cpp lists no probabilities for a token that is only a
-        part of a character."""
+        [vocabulary]; minus infinity for tokens that llama.cpp does not list. It lists all whose
+        probability is at least `least`, of which there can be no more than 1 / least: the answer
+        for a large vocabulary takes seconds to write and to read. A logit bias makes the sampled
+        token a letter, because llama.cpp lists no probabilities for a token that is only a part of
+        a character."""
         completion = self.server.handle_completions({
-            "prompt": ids, "n_predict": 1, "n_probs": vocabulary, "temperature": 0.0,
+            "prompt": ids, "n_predict": 1, "n_probs": min(vocabulary, math.ceil(1 / least)),
+            "temperature": 0.0,
             "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
         log_probabilities = np.full(vocabulary, -np.inf)
         for token in completion["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
@@ -197,7 +201,8 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
             with model.disable_adapter():
                 base = next_log_probabilities(model, ids)
                 adapter_change = max(adapter_change, largest_change(base, expected))
-        found = llama_cpp.next_token(ids, len(expected))
+        # A likely token may be less likely for llama.cpp by what is allowed.
+        found = llama_cpp.next_token(ids, len(expected), MIN_PROBABILITY * math.exp(-allowed[0]))
         errors = compare_probabilities(path, text, found, expected, kind, allowed, tokenizer)
         worst = tuple(map(max, worst, errors))
     template = ", the chat template" if tokenizer.chat_template else ""
