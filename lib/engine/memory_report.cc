@@ -6,7 +6,6 @@
 #include "base/machine_info.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "kernels/choose_matmul_library.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
@@ -26,15 +25,10 @@ constexpr int64_t kHeapOfThread = 896 << 10;
 /// Upper bounds on memory that cannot be counted: that of the process, and that of the threads that
 /// run the lanes of each group.
 constexpr int64_t kHeapOfProcess = 512 << 10, kHeapOfGroup = 128 << 10;
-/// An upper bound on the memory of freed packed operands that the heap of a thread keeps: both
-/// operands of a multiplication, and the gaps between them.
-constexpr int64_t kKeptPackedOperands = 2 * kMaxPackedOperandBytes + (256 << 10);
-
 /// Returns an upper bound on the memory that a process needs in addition to the plan and its peers'
 /// memory while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {
-  const int64_t of_thread = kHeapOfThread + attention_tile_bytes(setup.model_config().head_size) +
-                            (allocates_packed_operands() ? kKeptPackedOperands : 0);
+  const int64_t of_thread = kHeapOfThread + attention_tile_bytes(setup.model_config().head_size);
   int64_t bytes = kHeapOfProcess + kernel_threads() * of_thread;
   for (const Communicator* group : setup.communicators().distinct_communicators())
     if (group->size() > 1) bytes += kHeapOfGroup + group->working_bytes();

@@ -25,13 +25,6 @@ struct MatmulLibrariesInUse {
   std::string missing;
 };
 
-/// The size up to which a training process keeps the memory of packed operands when it is freed, in
-/// bytes. Those of ftrun's tiles usually have less.
-inline constexpr int64_t kMaxPackedOperandBytes = 2 << 20;
-/// Returns whether multiplications allocate memory by malloc() for each operand that they pack, as
-/// oneDNN does. The other libraries keep such memory.
-bool allocates_packed_operands();
-
 /// Chooses the library that multiplies matrices from now on in this process: by the rule of
 /// kernels/cpu/matmul_libraries.h, or `pinned`. Throws Error(kEnvironment) when a pinned library
 /// cannot be called. Without a call the rule applies. `attention_on_matrix_units` says whether

@@ -35,15 +35,12 @@ using Clock = std::chrono::steady_clock;
 
 /// Makes glibc map each large allocation separately, so that its memory returns to the system when
 /// it is freed. Otherwise glibc would raise its limit for that after each large free, and would
-/// keep the freed memory in the heaps of its threads. Packed operands, if multiplications allocate
-/// them, stay in the heaps: mapping them anew for each takes up to a third of a step.
-void limit_kept_memory(bool packed_operands_are_allocated) {
+/// keep the freed memory in the heaps of its threads.
+void limit_kept_memory() {
   constexpr int kSmall = 128 << 10;
-  const int kept =
-      packed_operands_are_allocated ? static_cast<int>(kMaxPackedOperandBytes) : kSmall;
-  ::mallopt(M_MMAP_THRESHOLD, kept);
+  ::mallopt(M_MMAP_THRESHOLD, kSmall);
   // Free memory at the end of a heap is returned from this size on.
-  ::mallopt(M_TRIM_THRESHOLD, kept);
+  ::mallopt(M_TRIM_THRESHOLD, kSmall);
 }
 
 }  // namespace
@@ -120,12 +117,12 @@ void Trainer::prepare_process() {
   session_.run_on_all_ranks("starting threads",
                             [&] { check_thread_limit(threads_.count, "computing"); });
   set_kernel_threads(threads_.count);
-  if (session_.gpu() != nullptr) return limit_kept_memory(false);
+  limit_kept_memory();
+  if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
     matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
                                               attention_on_matrix_units(config_.kernels));
   });
-  limit_kept_memory(allocates_packed_operands());
 }
 
 void Trainer::open_data() {

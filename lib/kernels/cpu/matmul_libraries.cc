@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/cpu_vendor.h"
+#include "kernels/cpu/operand_memory.h"
 
 // Declares functions of the BLAS inside libtorch_cpu (MKL with 32-bit integers).
 extern "C" {
@@ -96,6 +97,7 @@ OneDnn load_onednn() {
   OneDnn library;
   void* const handle = open_matmul_library(MatmulLibrary::kOneDnn).handle;
   if (handle == nullptr) return library;
+  OperandMemory::redirect(handle);
   library.fp32 = find_symbol<OneDnnGemm>(handle, "dnnl_sgemm");
   library.bf16 = find_symbol<OneDnnGemm>(handle, "dnnl_gemm_bf16bf16f32");
   // dnnl_get_effective_cpu_isa() returns the instruction sets that oneDNN may use, which its
@@ -120,6 +122,7 @@ const OneDnn& onednn() {
 
 template <class S>
 void multiply_onednn(OneDnnGemm function, const MatmulCall<S, float>& p) {
+  const OperandMemory memory;
   const int status = function(blas_letter(p.transpose_a), blas_letter(p.transpose_b), p.m, p.n, p.k,
                               1.0F, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
   // The call can run out of memory, because oneDNN allocates memory for packed operands and for
@@ -330,11 +333,6 @@ std::string describe_matmul_library(MatmulLibrary library) {
   if (library == MatmulLibrary::kOneDnn) text += " " + onednn().version;
   if (library == MatmulLibrary::kOpenBlas) text += " " + openblas().version;
   return text;
-}
-
-bool allocates_packed_operands() {
-  const MatmulRule rule = matmul_rule_in_use();
-  return rule.fp32 == MatmulLibrary::kOneDnn || rule.bf16 == MatmulLibrary::kOneDnn;
 }
 
 MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,

@@ -1,0 +1,117 @@
+#include "kernels/cpu/operand_memory.h"
+
+#include <dlfcn.h>
+#include <malloc.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/matmul_library.h"
+#include "kernels/cpu/matmul_libraries.h"
+#include "requirements.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::testing {
+namespace {
+
+/// Allocates memory as the library does, and writes all of it.
+void* allocate_as_library(size_t bytes) {
+  void* address = nullptr;
+  REQUIRE(OperandMemory::allocate(&address, 64, bytes) == 0);
+  std::memset(address, 1, bytes);
+  return address;
+}
+
+TEST_CASE("a thread's block serves one multiplication after another, and grows if it must") {
+  void* first = nullptr;
+  {
+    const OperandMemory memory;
+    first = allocate_as_library(200'000);
+    // Only one allocation at a time has the block.
+    void* const second = allocate_as_library(100'000);
+    CHECK(second != first);
+    OperandMemory::release(first);
+    OperandMemory::release(second);
+    CHECK(allocate_as_library(150'000) == first);
+    OperandMemory::release(first);
+  }
+  const OperandMemory memory;
+  void* const again = allocate_as_library(200'000);
+  CHECK(again == first);
+  OperandMemory::release(again);
+  void* const larger = allocate_as_library(2'000'000);
+  OperandMemory::release(larger);
+  CHECK(allocate_as_library(200'000) == larger);
+  OperandMemory::release(larger);
+}
+
+TEST_CASE("memory that the library does not release belongs to it") {
+  void* kept = nullptr;
+  {
+    const OperandMemory memory;
+    kept = allocate_as_library(300'000);
+  }
+  {
+    const OperandMemory memory;
+    void* const other = allocate_as_library(300'000);
+    CHECK(other != kept);
+    OperandMemory::release(other);
+  }
+  std::memset(kept, 2, 300'000);
+  std::thread([kept] { OperandMemory::release(kept); }).join();
+}
+
+TEST_CASE("without an OperandMemory object, allocations are the system's") {
+  void* address = nullptr;
+  CHECK(OperandMemory::allocate(&address, 3, 64) == EINVAL);
+  REQUIRE(OperandMemory::allocate(&address, 8192, 100'000) == 0);
+  CHECK(reinterpret_cast<uintptr_t>(address) % 8192 == 0);
+  void* other = nullptr;
+  REQUIRE(OperandMemory::allocate(&other, 64, 100'000) == 0);
+  CHECK(other != address);
+  std::free(address);  // NOLINT: it is memory of posix_memalign()
+  OperandMemory::release(other);
+  OperandMemory::release(std::malloc(10));
+  OperandMemory::release(nullptr);
+}
+
+TEST_CASE("oneDNN's multiplications leave the memory of their operands to the thread",
+          "[.needs-matmul_libraries]") {
+  // Rows that are further apart than they are long, so that oneDNN does not use them in place.
+  constexpr int kSide = 512, kStride = 1024;
+  const std::vector<float> a(kSide * kStride, 1.0F), b(kSide * kStride, 0.5F);
+  std::vector<float> c(kSide * kSide);
+  size_t block_bytes = 0;
+  // A new thread has no block before.
+  std::thread([&] {
+    multiply_with(MatmulLibrary::kOneDnn, MatmulCall<float, float>{.transpose_a = true,
+                                                                   .m = kSide,
+                                                                   .n = kSide,
+                                                                   .k = kSide,
+                                                                   .a = a.data(),
+                                                                   .lda = kStride,
+                                                                   .b = b.data(),
+                                                                   .ldb = kStride,
+                                                                   .beta = 0,
+                                                                   .c = c.data(),
+                                                                   .ldc = kSide});
+    const OperandMemory memory;
+    void* block = nullptr;
+    if (OperandMemory::allocate(&block, 64, 100'000) == 0) block_bytes = malloc_usable_size(block);
+    OperandMemory::release(block);
+  }).join();
+  CHECK(c[0] == kSide * 0.5F);
+  // Each operand has 1 MiB, of which oneDNN packs a part at a time.
+  CHECK(block_bytes > 200'000);
+  // A library that does not call both functions is left as it is.
+  void* const libm = ::dlopen("libm.so.6", RTLD_NOW);
+  REQUIRE(libm != nullptr);
+  CHECK_FALSE(OperandMemory::redirect(libm));
+}
+
+}  // namespace
+}  // namespace ftrun::testing
