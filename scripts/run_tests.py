@@ -64,7 +64,8 @@ def write_flaky(folder, flaky):
 
 
 def cpu_seconds_of_children():
-    """Returns the CPU time of all descendants of this process that have ended."""
+    """Returns the CPU time of all descendants of this process that have ended: CTest, and all runs
+    of the entries."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -67,12 +67,12 @@ def write_budgets(path, ran, budget):
 
 
 def summarize(entries, table, cpu_seconds=None):
-    """Prints the summary of a run, with the CPU time of all its entries if that is known; returns
+    """Prints the summary of a run, with the CPU time of the whole run if that is known; returns
     False if the summary makes the run fail."""
     ran = {entry.name: entry.seconds for entry in entries if entry.outcome != "skipped"}
     skipped = [entry for entry in entries if entry.outcome == "skipped"]
     budget = read_budgets(table)
-    cpu = f" ({cpu_seconds:.1f} s of CPU time)" if cpu_seconds is not None else ""
+    cpu = f" ({cpu_seconds:.1f} s of CPU time in the whole run)" if cpu_seconds is not None else ""
     print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries{cpu}, "
           f"{slowdown_of_run(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:

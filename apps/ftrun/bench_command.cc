@@ -28,7 +28,7 @@ struct BenchOptions {
   std::string name;
   std::string out;
   bool quick = false;
-  int passes = 2;
+  int passes = BenchRequest().passes;
 };
 
 /// Returns the path at which runs look for the machine file of this machine, and makes its folder.

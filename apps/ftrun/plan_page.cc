@@ -198,13 +198,18 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
     }
     ranks.push_back(std::move(rank_json));
   }
+  const double seconds = static_cast<double>(timeline.end) / kPicosecondsPerSecond;
+  if (timeline.simulated_steps > 1)
+    page.facts.push_back(cat("lanes and shares below are those of the first of ",
+                             timeline.simulated_steps, " simulated steps, which takes ",
+                             seconds_text(seconds), "; the predicted time is their mean"));
   Json kinds = Json::array();
   for (const WorkKind kind : kWorkKinds) kinds.push_back(work_name(kind));
   const Json data{
       {"made", cat("made ", utc_now())},
       {"facts", std::move(page.facts)},
       {"warnings", std::move(page.warnings)},
-      {"seconds", static_cast<double>(timeline.end) / kPicosecondsPerSecond},
+      {"seconds", seconds},
       {"pixel", nanoseconds(lanes.pixel)},
       {"kinds", kinds},
       {"labels", labels.texts()},

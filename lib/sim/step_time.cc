@@ -104,6 +104,7 @@ StepTime mean_step_time(const World& world, const std::vector<RankWalkTimes>& ti
   for (const size_t r : ranks)
     add_times(rank_step_time(times[r], world.program_of(r), end),
               1.0 / static_cast<double>(ranks.size()), mean);
+  mean.seconds = seconds_of(end);  // without rounding
   return mean;
 }
 
@@ -205,7 +206,7 @@ constexpr size_t kPartColumns = 26;
 constexpr int kMaxCpuRanks = 512;
 
 /// The number of simulated steps whose mean is predicted if ranks take turns on cores. The waits of
-/// one such step depend on small differences between the times of instructions; those of four
+/// one such step depend on small differences between the times of instructions; means of four
 /// differ by 1 % of the step.
 constexpr uint64_t kStepsOfTurns = 4;
 
@@ -347,8 +348,9 @@ StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
   }
   std::optional<TimelineRecorder> recorder;
   if (timeline != nullptr) recorder.emplace(classes, conditions.slow_ranks, world, *timeline);
-  const bool take_turns = !machine.has_gpus && ranks_per_node * rates.threads > machine.devices;
-  const uint64_t steps = take_turns ? kStepsOfTurns : 1;
+  const bool takes_turns = !machine.has_gpus && ranks_per_node * rates.threads > machine.devices;
+  const uint64_t steps = takes_turns ? kStepsOfTurns : 1;
+  if (timeline != nullptr) timeline->simulated_steps = static_cast<int>(steps);
   StepTime time;
   for (uint64_t step = 0; step < steps; ++step) {
     WalkedInstrSink sink;
@@ -358,7 +360,7 @@ StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
         [&](int32_t program, const Instr& instr) {
           return kinds.costs[static_cast<size_t>(program)].cost_of(instr);
         },
-        sink, take_turns ? std::optional(TimeVariation{step}) : std::nullopt);
+        sink, takes_turns ? std::optional(TimeVariation{step}) : std::nullopt);
     const Picoseconds end = last_end(times);
     if (recorder && step == 0) recorder->finish(times, end);
     add_times(machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), end)

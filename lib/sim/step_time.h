@@ -63,8 +63,8 @@ struct StepTime {
   double disk_wait_seconds = 0;
   /// The idle seconds by what ran in that time, whatever the cause of the wait was.
   IdleByLane idle_by_lane;
-  /// Seconds that each stage waits for other stages, measured on its rank that waits longest; only
-  /// with a pipeline.
+  /// Seconds that each stage waits for other stages, on its rank that waits longest in a simulated
+  /// step; only with a pipeline.
   std::vector<double> stage_wait_seconds;
   LinkBytes link_bytes;
   /// Floating-point operations per second that all ranks together could reach in matrix
@@ -102,6 +102,8 @@ struct StepTimeline {
   std::vector<RankTimeline> ranks;
   /// The time when the last rank ends.
   Picoseconds end = 0;
+  /// The number of steps that were simulated, of which this is the first.
+  int simulated_steps = 1;
 };
 
 /// RunConditions holds what a prediction assumes of a run besides its programs and the machine: the

@@ -51,7 +51,7 @@ struct SharedCores {
 /// TimeVariation makes the times of compute instructions in a walk differ from their costs by a
 /// pseudo-random share, -3 % to +3 %, as they do in a run. Without it, ranks with equal work and
 /// fewer cores than they need would take turns in lockstep. Walks 2 i and 2 i + 1 vary each
-/// instruction by opposite shares, so that their mean has the costs.
+/// instruction by opposite shares, so that its mean time in both is its cost, but for rounding.
 struct TimeVariation {
   uint64_t walk = 0;
 };

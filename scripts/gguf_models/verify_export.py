@@ -3,8 +3,8 @@
 With the package gguf, every tensor is compared with the model's values, within the rounding of its
 type; tensors in fp32 must equal the model's bit for bit, after GGUF's conversions are undone. With
 llama.cpp (the package xllamacpp, if it is installed), three results are compared with those of
-transformers: the token ids of eight prompts, the next token's log-probabilities over the whole
-vocabulary, and the text of a conversation by the chat template."""
+transformers: the token ids of eight prompts, the log-probabilities of all likely next tokens, and
+the text of a conversation by the chat template."""
 import importlib.util
 import itertools
 import json
@@ -163,16 +163,16 @@ class LlamaCpp:
         """Returns the text of messages by the chat template."""
         return self.ask("/apply-template", {"messages": messages})["prompt"]
 
-    def next_token(self, ids, vocabulary, least):
+    def next_token(self, ids, vocabulary, min_probability):
         """Returns the log-probabilities of the token after `ids`, before sampling, as fp64
-        [vocabulary]; minus infinity for tokens that llama.cpp does not list. It lists all whose
-        probability is at least `least`, of which there can be no more than 1 / least: the answer
-        for a large vocabulary takes seconds to write and to read. A logit bias makes the sampled
-        token a letter, because llama.cpp lists no probabilities for a token that is only a part of
-        a character."""
+        [vocabulary]; minus infinity for tokens that llama.cpp does not list. It lists at least all
+        tokens whose probability is `min_probability` or more, of which there can be no more than
+        1 / min_probability; a list of a large vocabulary takes seconds to write and to read. A
+        logit bias makes the sampled token a letter, because llama.cpp lists no probabilities for a
+        token that is only a part of a character."""
         completion = self.server.handle_completions({
-            "prompt": ids, "n_predict": 1, "n_probs": min(vocabulary, math.ceil(1 / least)),
-            "temperature": 0.0,
+            "prompt": ids, "n_predict": 1,
+            "n_probs": min(vocabulary, math.ceil(1 / min_probability)), "temperature": 0.0,
             "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
         log_probabilities = np.full(vocabulary, -np.inf)
         for token in completion["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:

@@ -21,7 +21,7 @@ namespace {
 /// Allocates memory as the library does, and writes all of it.
 void* allocate_as_library(size_t bytes) {
   void* address = nullptr;
-  REQUIRE(OperandMemory::allocate(&address, 64, bytes) == 0);
+  REQUIRE(OperandMemoryScope::allocate(&address, 64, bytes) == 0);
   std::memset(address, 1, bytes);
   return address;
 }
@@ -29,54 +29,54 @@ void* allocate_as_library(size_t bytes) {
 TEST_CASE("a thread's block serves one multiplication after another, and grows if it must") {
   void* first = nullptr;
   {
-    const OperandMemory memory;
+    const OperandMemoryScope scope;
     first = allocate_as_library(200'000);
     // Only one allocation at a time has the block.
     void* const second = allocate_as_library(100'000);
     CHECK(second != first);
-    OperandMemory::release(first);
-    OperandMemory::release(second);
+    OperandMemoryScope::release(first);
+    OperandMemoryScope::release(second);
     CHECK(allocate_as_library(150'000) == first);
-    OperandMemory::release(first);
+    OperandMemoryScope::release(first);
   }
-  const OperandMemory memory;
+  const OperandMemoryScope scope;
   void* const again = allocate_as_library(200'000);
   CHECK(again == first);
-  OperandMemory::release(again);
+  OperandMemoryScope::release(again);
   void* const larger = allocate_as_library(2'000'000);
-  OperandMemory::release(larger);
+  OperandMemoryScope::release(larger);
   CHECK(allocate_as_library(200'000) == larger);
-  OperandMemory::release(larger);
+  OperandMemoryScope::release(larger);
 }
 
 TEST_CASE("memory that the library does not release belongs to it") {
   void* kept = nullptr;
   {
-    const OperandMemory memory;
+    const OperandMemoryScope scope;
     kept = allocate_as_library(300'000);
   }
   {
-    const OperandMemory memory;
+    const OperandMemoryScope scope;
     void* const other = allocate_as_library(300'000);
     CHECK(other != kept);
-    OperandMemory::release(other);
+    OperandMemoryScope::release(other);
   }
   std::memset(kept, 2, 300'000);
-  std::thread([kept] { OperandMemory::release(kept); }).join();
+  std::thread([kept] { OperandMemoryScope::release(kept); }).join();
 }
 
-TEST_CASE("without an OperandMemory object, allocations are the system's") {
+TEST_CASE("outside of a scope, allocations are the system's") {
   void* address = nullptr;
-  CHECK(OperandMemory::allocate(&address, 3, 64) == EINVAL);
-  REQUIRE(OperandMemory::allocate(&address, 8192, 100'000) == 0);
+  CHECK(OperandMemoryScope::allocate(&address, 3, 64) == EINVAL);
+  REQUIRE(OperandMemoryScope::allocate(&address, 8192, 100'000) == 0);
   CHECK(reinterpret_cast<uintptr_t>(address) % 8192 == 0);
   void* other = nullptr;
-  REQUIRE(OperandMemory::allocate(&other, 64, 100'000) == 0);
+  REQUIRE(OperandMemoryScope::allocate(&other, 64, 100'000) == 0);
   CHECK(other != address);
   std::free(address);  // NOLINT: it is memory of posix_memalign()
-  OperandMemory::release(other);
-  OperandMemory::release(std::malloc(10));
-  OperandMemory::release(nullptr);
+  OperandMemoryScope::release(other);
+  OperandMemoryScope::release(std::malloc(10));
+  OperandMemoryScope::release(nullptr);
 }
 
 TEST_CASE("oneDNN's multiplications leave the memory of their operands to the thread",
@@ -99,10 +99,11 @@ TEST_CASE("oneDNN's multiplications leave the memory of their operands to the th
                                                                    .beta = 0,
                                                                    .c = c.data(),
                                                                    .ldc = kSide});
-    const OperandMemory memory;
+    const OperandMemoryScope scope;
     void* block = nullptr;
-    if (OperandMemory::allocate(&block, 64, 100'000) == 0) block_bytes = malloc_usable_size(block);
-    OperandMemory::release(block);
+    if (OperandMemoryScope::allocate(&block, 64, 100'000) == 0)
+      block_bytes = malloc_usable_size(block);
+    OperandMemoryScope::release(block);
   }).join();
   CHECK(c[0] == kSide * 0.5F);
   // Each operand has 1 MiB, of which oneDNN packs a part at a time.
@@ -110,7 +111,7 @@ TEST_CASE("oneDNN's multiplications leave the memory of their operands to the th
   // A library that does not call both functions is left as it is.
   void* const libm = ::dlopen("libm.so.6", RTLD_NOW);
   REQUIRE(libm != nullptr);
-  CHECK_FALSE(OperandMemory::redirect(libm));
+  CHECK_FALSE(OperandMemoryScope::redirect(libm));
 }
 
 }  // namespace

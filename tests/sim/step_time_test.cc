@@ -181,6 +181,7 @@ TEST_CASE("a step in which ranks take turns on cores is the mean of several") {
     const Machine machine = parse_machine("cpus.yaml", head + tail + cat("devices: ", cores, "\n"));
     StepTimeline timeline;
     const StepTime time = predict_step(all, machine, {}, &timeline);
+    CHECK(timeline.simulated_steps == (cores < 4 ? 4 : 1));
     return std::pair(time, static_cast<double>(timeline.end) / kPicosecondsPerSecond);
   };
   const auto [enough, enough_end] = predict_on(4);
@@ -188,9 +189,7 @@ TEST_CASE("a step in which ranks take turns on cores is the mean of several") {
   CHECK(enough.seconds == enough_end);
   CHECK(turns.seconds != turns_end);
   CHECK(turns.seconds == Approx(turns_end).epsilon(0.03));
-  // Two cores do the work of four, and no less than it.
-  CHECK(turns.layer_seconds + turns.update_seconds >
-        0.99 * (enough.layer_seconds + enough.update_seconds));
+  // Two cores take longer than four, and ranks wait longer for each other.
   CHECK(turns.seconds > 1.5 * enough.seconds);
   CHECK(turns.collective_wait_seconds > enough.collective_wait_seconds);
 }

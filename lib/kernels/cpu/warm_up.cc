@@ -15,7 +15,7 @@ namespace {
 
 /// The number of terms that a multiplication adds up for each element of its result. MKL packs up
 /// to 1024 terms in fp32 and 2048 in bf16 at a time. It keeps the memory into which it packs,
-/// separately for each size. For oneDNN, OperandMemory keeps it.
+/// separately for each size. For oneDNN, OperandMemoryScope keeps it.
 constexpr int64_t kDepth = 2048;
 constexpr int64_t kOperandBytes = kMaxMatmulTile * kDepth * 4;
 constexpr int64_t kResultBytes = kMaxMatmulTile * kMaxMatmulTile * 4;
