@@ -30,11 +30,11 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 /// Makes the libraries allocate their threads and working memory, and allocates the save buffers:
 /// otherwise the first step would allocate these, and they would count as memory of the model.
 /// Returns the bytes that the process holds afterwards.
-int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
+int64_t warm_up(const Gpu* gpu, DType compute_dtype, SaveBuffers& buffers) {
   buffers.allocate_pages();
   if (gpu == nullptr) {
     const HostBlock operands(warm_up_bytes(), "the first matrix multiplication");
-    warm_up_matmul(operands.data());
+    warm_up_matmul(compute_dtype, operands.data());
   }
   return read_process_memory().held_bytes();
 }
@@ -59,7 +59,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
                              Gpu* gpu)
     : communicators_(communicators),
       model_(std::move(model)),
-      baseline_bytes_(warm_up(gpu, save_buffers_)),
+      baseline_bytes_(warm_up(gpu, train_plan().model.dtypes.compute, save_buffers_)),
       memory_(
           communicators.shared_memory_communicator(),
           swap_options(config, run, communicators.rank()),

@@ -43,7 +43,7 @@ int64_t warm_up_bytes() {
   return kOperandBytes + kernel_threads() * kResultBytes;
 }
 
-void warm_up_matmul(std::byte* memory) {
+void warm_up_matmul(DType compute_dtype, std::byte* memory) {
   const MatmulRule rule = matmul_rule_in_use();
   const int threads = kernel_threads();
   std::atomic<int> begun{0};
@@ -56,7 +56,9 @@ void warm_up_matmul(std::byte* memory) {
       std::this_thread::yield();
     std::byte* const result = memory + kOperandBytes + task * kResultBytes;
     multiply_tile<float>(rule.fp32, memory, result);
-    if (multiplies_bf16()) multiply_tile<BFloat16>(*rule.bf16, memory, result);
+    // In an fp32 run this would only compile code that is never called.
+    if (compute_dtype == DType::kBF16 && multiplies_bf16())
+      multiply_tile<BFloat16>(*rule.bf16, memory, result);
   });
 }
 
