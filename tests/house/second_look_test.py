@@ -6,6 +6,7 @@ scripts of a small CTest project, run by CTest itself.
 """
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -34,12 +35,14 @@ def project(folder, scripts, limits=()):
     (folder / "CTestTestfile.cmake").write_text("".join(lines))
 
 
-def run(scripts, limits=()):
-    """Returns (exit code, lines, rows of unsteady.tsv, folder) of running such entries."""
+def run(scripts, limits=(), before=":"):
+    """Returns (exit code, lines, rows of unsteady.tsv, folder) of running such entries. The shell
+    that becomes run_tests.py runs the command `before` first."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
-    result = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
-                             folder / "budgets.tsv", "--parallel", "4"],
+    command = [sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
+               folder / "budgets.tsv", "--parallel", "4"]
+    result = subprocess.run(["sh", "-c", f"{before}\nexec {shlex.join(map(str, command))}"],
                             capture_output=True, text=True)
     assert not result.stderr, result.stderr
     rows = [line.split("\t") for line in (folder / "unsteady.tsv").read_text().splitlines()[1:]]
@@ -58,14 +61,16 @@ def a_run_without_a_failure_has_ctests_own_closing_line():
 
 
 def the_summary_has_the_cpu_time_of_the_run_with_all_descendants():
-    def cpu_seconds(scripts):
-        _, lines, _, _ = run(scripts)
+    def cpu_seconds(scripts, before=":"):
+        _, lines, _, _ = run(scripts, before=before)
         return next(float(found[1]) for line in lines
                     if (found := re.search(r"\(([\d.]+) s of CPU time in the whole run\)", line)))
 
     computes = "sh -c 'i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done'; true"
     alone, computing = cpu_seconds(GOOD), cpu_seconds(GOOD | {"computes": computes})
     assert computing > alone + 0.2, (alone, computing)
+    computed_before = cpu_seconds(GOOD, before=computes)
+    assert computed_before < computing - 0.1, (computed_before, computing)
 
 
 def an_entry_that_timed_out_once_is_flaky_and_the_run_passes():
