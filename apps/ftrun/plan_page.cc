@@ -198,7 +198,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
     }
     ranks.push_back(std::move(rank_json));
   }
-  const double seconds = static_cast<double>(timeline.end) / kPicosecondsPerSecond;
+  const double seconds = seconds_of(timeline.end);
   if (timeline.simulated_steps > 1)
     page.facts.push_back(cat("lanes and shares below are those of the first of ",
                              timeline.simulated_steps, " simulated steps, which takes ",

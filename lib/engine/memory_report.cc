@@ -25,6 +25,7 @@ constexpr int64_t kHeapOfThread = 896 << 10;
 /// Upper bounds on memory that cannot be counted: that of the process, and that of the threads that
 /// run the lanes of each group.
 constexpr int64_t kHeapOfProcess = 512 << 10, kHeapOfGroup = 128 << 10;
+
 /// Returns an upper bound on the memory that a process needs in addition to the plan and its peers'
 /// memory while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {

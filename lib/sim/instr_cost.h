@@ -16,6 +16,9 @@ namespace ftrun {
 /// order of addition.
 using Picoseconds = int64_t;
 inline constexpr double kPicosecondsPerSecond = 1e12;
+inline double seconds_of(Picoseconds time) {
+  return static_cast<double>(time) / kPicosecondsPerSecond;
+}
 
 /// InstrCost is the predicted cost of an instruction on a machine.
 struct InstrCost {

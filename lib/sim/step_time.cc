@@ -20,10 +20,6 @@
 namespace ftrun {
 namespace {
 
-double seconds_of(Picoseconds time) {
-  return static_cast<double>(time) / kPicosecondsPerSecond;
-}
-
 IdleByLane idle_by_lane_of(const RankWalkTimes& rank, const Program& program) {
   IdleByLane idle;
   std::map<std::string, double> groups;
@@ -75,17 +71,20 @@ StepTime rank_step_time(const RankWalkTimes& rank, const Program& program, Picos
 }
 
 /// Adds `weight` times the time of a step and its parts to `sum`.
-void add_times(const StepTime& rank, double weight, StepTime& sum) {
+void add_times(const StepTime& step, double weight, StepTime& sum) {
   for (double StepTime::*part :
        {&StepTime::seconds, &StepTime::layer_seconds, &StepTime::update_seconds,
         &StepTime::other_seconds, &StepTime::collective_wait_seconds,
         &StepTime::pipeline_wait_seconds, &StepTime::copy_wait_seconds,
         &StepTime::disk_wait_seconds})
-    sum.*part += weight * (rank.*part);
-  sum.idle_by_lane.stage_seconds += weight * rank.idle_by_lane.stage_seconds;
-  sum.idle_by_lane.copy_seconds += weight * rank.idle_by_lane.copy_seconds;
-  sum.idle_by_lane.disk_seconds += weight * rank.idle_by_lane.disk_seconds;
-  for (const GroupIdle& wait : rank.idle_by_lane.groups) {
+    sum.*part += weight * (step.*part);
+  sum.idle_by_lane.stage_seconds += weight * step.idle_by_lane.stage_seconds;
+  sum.idle_by_lane.copy_seconds += weight * step.idle_by_lane.copy_seconds;
+  sum.idle_by_lane.disk_seconds += weight * step.idle_by_lane.disk_seconds;
+  sum.stage_wait_seconds.resize(step.stage_wait_seconds.size(), 0);
+  for (size_t s = 0; s < step.stage_wait_seconds.size(); ++s)
+    sum.stage_wait_seconds[s] += weight * step.stage_wait_seconds[s];
+  for (const GroupIdle& wait : step.idle_by_lane.groups) {
     auto& groups = sum.idle_by_lane.groups;
     auto place = std::find_if(groups.begin(), groups.end(),
                               [&](const GroupIdle& group) { return group.axes == wait.axes; });
@@ -184,18 +183,17 @@ Picoseconds last_end(const std::vector<RankWalkTimes>& times) {
       ->end;
 }
 
-/// Adds to `sum`, in a pipeline, `weight` times the seconds that each stage waits for other stages.
-void add_stage_waits(const World& world, const std::vector<RankWalkTimes>& times, double weight,
-                     StepTime& sum) {
+/// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
+std::vector<double> stage_wait_seconds(const World& world,
+                                       const std::vector<RankWalkTimes>& times) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
-  if (waits.size() == 1) return;
+  if (waits.size() == 1) return {};
   for (size_t r = 0; r < times.size(); ++r) {
     const Program& program = world.program_of(r);
     double& longest = waits[static_cast<size_t>(program.stage.index)];
     longest = std::max(longest, idle_by_lane_of(times[r], program).stage_seconds);
   }
-  sum.stage_wait_seconds.resize(waits.size(), 0);
-  for (size_t s = 0; s < waits.size(); ++s) sum.stage_wait_seconds[s] += weight * waits[s];
+  return waits;
 }
 
 /// The width of the names of parts in step_parts_text(), in columns.
@@ -363,10 +361,10 @@ StepTime predict_step(const RankClassPlans& class_plans, const Machine& machine,
         sink, takes_turns ? std::optional(TimeVariation{step}) : std::nullopt);
     const Picoseconds end = last_end(times);
     if (recorder && step == 0) recorder->finish(times, end);
-    add_times(machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), end)
-                               : mean_step_time(world, times, end),
-              1.0 / static_cast<double>(steps), time);
-    add_stage_waits(world, times, 1.0 / static_cast<double>(steps), time);
+    StepTime simulated = machine.has_gpus ? rank_step_time(times.front(), world.program_of(0), end)
+                                          : mean_step_time(world, times, end);
+    simulated.stage_wait_seconds = stage_wait_seconds(world, times);
+    add_times(simulated, 1.0 / static_cast<double>(steps), time);
   }
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     raise_to_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),

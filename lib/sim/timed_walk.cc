@@ -165,14 +165,14 @@ class TimedWalk {
 
   /// Changes the time of a compute instruction as variation_ says.
   Picoseconds vary(Picoseconds time, LaneHead lane_head) const {
-    if (!variation_ || time == 0) return time;
+    if (!variation_) return time;
     // The largest change of a time, as a share of kWhole.
     constexpr int64_t kLargest = 30'000, kWhole = 1'000'000;
-    const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_head.rank)];
+    const auto rank = static_cast<size_t>(lane_head.rank);
     const auto position =
-        static_cast<uint64_t>(&walk_.instr(lane_head) -
-                              world_.programs[static_cast<size_t>(rank.program)]->instrs.data());
-    const uint64_t key = splitmix64(variation_->walk / 2) + static_cast<uint64_t>(rank.number);
+        static_cast<uint64_t>(&walk_.instr(lane_head) - world_.program_of(rank).instrs.data());
+    const uint64_t key =
+        splitmix64(variation_->walk / 2) + static_cast<uint64_t>(world_.ranks[rank].number);
     const uint64_t random = splitmix64(splitmix64(key) + position);
     const int64_t change = static_cast<int64_t>(random % (2 * kLargest + 1)) - kLargest;
     return scale_down(time, kWhole + (variation_->walk % 2 == 0 ? change : -change), kWhole);

@@ -11,7 +11,6 @@
 
 #include "base/matmul_library.h"
 #include "kernels/cpu/matmul_libraries.h"
-#include "requirements.h"
 
 #include <catch2/catch.hpp>
 

@@ -125,7 +125,7 @@ const OneDnn& onednn() {
 
 template <class S>
 void multiply_onednn(OneDnnGemm function, const MatmulCall<S, float>& p) {
-  const OperandMemoryScope memory;
+  const OperandMemoryScope scope;
   const int status = function(blas_letter(p.transpose_a), blas_letter(p.transpose_b), p.m, p.n, p.k,
                               1.0F, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
   // The call can run out of memory, because oneDNN allocates memory for packed operands and for

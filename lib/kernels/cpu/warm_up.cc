@@ -56,7 +56,7 @@ void warm_up_matmul(DType compute_dtype, std::byte* memory) {
       std::this_thread::yield();
     std::byte* const result = memory + kOperandBytes + task * kResultBytes;
     multiply_tile<float>(rule.fp32, memory, result);
-    // In an fp32 run this would only compile code that is never called.
+    // A run that computes in fp32 never multiplies bf16, and compiles no code for it here.
     if (compute_dtype == DType::kBF16 && multiplies_bf16())
       multiply_tile<BFloat16>(*rule.bf16, memory, result);
   });
