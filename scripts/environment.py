@@ -1,5 +1,6 @@
 """Restarts a script in the repository's .venv if the script needs its packages, and prepares the
 output streams. A script imports this module before all others."""
+import gc
 import importlib.util
 import os
 import sys
@@ -9,6 +10,9 @@ import script_errors
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NAME = os.path.splitext(os.path.basename(sys.argv[0]))[0]
 script_errors.install_excepthook(NAME)
+# Garbage is collected seldom: with Python's threshold of 700 objects, imports of torch and
+# transformers take a fifth longer.
+gc.set_threshold(100_000)
 
 
 def require_packages(*packages):

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "engine/bench_machine.h"
 #include "inputs/train_request.h"
 
@@ -13,6 +14,10 @@ namespace ftrun {
 /// supervisor's memory pages. Loading starts no thread and uses no device. Throws
 /// Error(kEnvironment) if the engine is missing or has another version.
 void load_engine();
+
+/// Loads the engine and, if the ranks of a config train on CPUs, compiles the code of matrix
+/// multiplications, so that each rank which this process forks has both.
+void load_engine_for_ranks(const Config& config);
 
 /// Returns the folder of the installed LibTorch that has this build's version
 /// (base/torch_folder.h). Throws Error(kEnvironment) if there is none.

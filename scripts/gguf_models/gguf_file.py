@@ -44,17 +44,36 @@ class HeadNorm:
     head: int
 
 
+def open_reader(path):
+    """Returns the package's reader of a GGUF file, with the file mapped as a plain array: a slice
+    of np.memmap takes ten times as long, and each token of a vocabulary is several slices."""
+    import gguf  # slow to import, so only when a file is read
+
+    class Reader(gguf.GGUFReader):
+        """Replaces the mapped file by its plain view as soon as it is opened."""
+
+        @property
+        def data(self):
+            return self._data
+
+        @data.setter
+        def data(self, mapped):
+            self._data = np.asarray(mapped)
+
+    return Reader(path)
+
+
 class GgufFile:
     """The settings of a GGUF file, and its tensors under Hugging Face's names."""
 
     def __init__(self, path):
-        import gguf  # slow to import, so only when a file is read
+        import gguf
 
         self.path = path
         self.keys_read = set()
         self._dequantize = gguf.quants.dequantize
         try:
-            self.reader = gguf.GGUFReader(path)
+            self.reader = open_reader(path)
         except (ValueError, IndexError) as error:
             raise UserError(f"{path}: is not a GGUF file that can be read ({error})") from None
         self.architecture = self.field("general.architecture")

@@ -16,6 +16,7 @@ import urllib.request
 import numpy as np
 
 from gguf_models.families import MULTIMODAL
+from gguf_models.gguf_file import open_reader
 from gguf_models.vocabulary import load_tokenizer
 from script_errors import UserError
 
@@ -67,8 +68,7 @@ def compare_tensors(path, tensors, kind_of):
     """Compares each tensor in the file with the model's values, allowing for the rounding of its
     type."""
     import gguf
-    reader = gguf.GGUFReader(path)
-    stored_tensors = {tensor.name: tensor for tensor in reader.tensors}
+    stored_tensors = {tensor.name: tensor for tensor in open_reader(path).tensors}
     for name in tensors.names():
         if name not in stored_tensors:
             raise UserError(f"{path}: tensor {name} is not in the file")

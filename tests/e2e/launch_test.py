@@ -8,8 +8,8 @@ import tempfile
 import threading
 
 import numpy as np
-from runner import (BINARY, TORCHRUN, Job, Running, await_that, case, free_port, ftrun, must,
-                    require_same_run, run_cases, start, steps, waiting_case, weights_hash)
+from runner import (BINARY, TORCHRUN, Job, Running, await_that, case, free_port, ftrun, manifest,
+                    must, require_same_run, run_cases, start, steps, waiting_case, weights_hash)
 
 FEW = {"train": {"steps": 4}}
 
@@ -22,6 +22,21 @@ with tempfile.TemporaryDirectory() as scratch:
             "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port), **more})
                 for rank in range(world)]
+
+    def compiled_code(pid):
+        """Returns the address ranges of a process's code that is in no file: oneDNN's kernels."""
+        maps = [line.split() for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        return {words[0] for words in maps if "x" in words[1] and len(words) == 5}
+
+    @case
+    def ranks_multiply_with_code_that_the_supervisor_compiled():
+        running = start("--config", job.config("compiled", train={"steps": 1000000}), "--nproc", 2)
+        running.await_line("step 2/")
+        code = {pid: compiled_code(pid) for pid in (running.process.pid, *running.ranks().values())}
+        running.kill_all()
+        library = manifest(job.out("compiled"))["products"]["fp32"]
+        assert len(code) == 3 and len({frozenset(each) for each in code.values()}) == 1, code
+        assert bool(code[running.process.pid]) == library.startswith("onednn"), (library, code)
 
     @case
     def nproc_sets_the_number_of_ranks():

@@ -3,6 +3,7 @@ metrics that are read back."""
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import hashlib
 import itertools
 import json
@@ -25,6 +26,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+gc.set_threshold(100_000)  # as in scripts/environment.py
 BINARY = os.environ["FTRUN_BINARY"]
 TIMEOUT = 300  # seconds; no run takes longer, however busy the machine is
 ATTEMPTS = 20  # tries to catch a moment of a run, which a busy machine may miss

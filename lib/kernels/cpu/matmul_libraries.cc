@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <sstream>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/choose_matmul_library.h"
@@ -227,8 +228,13 @@ std::string missing_library(const CpuTraits& cpu, const MatmulRule& rule) {
 }
 
 /// Returns the rule for the libraries that can be called here. Loads only libraries that a rule
-/// names.
+/// names. Throws Error(kEnvironment) if a pinned library cannot be called.
 MatmulRule choose_available_rule(const CpuTraits& cpu, std::optional<MatmulLibrary> pinned) {
+  if (pinned) {
+    check_matmul_library(*pinned);
+    if (!has_matmul_library(*pinned))
+      throw matmul_library_error(*pinned, "it lacks the functions that multiply matrices");
+  }
   AvailableLibraries available;
   for (;;) {
     MatmulRule rule = choose_matmul_rule(cpu, available, pinned);
@@ -343,11 +349,6 @@ std::string describe_matmul_library(MatmulLibrary library) {
 
 MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
                                            std::optional<bool> attention_on_matrix_units) {
-  if (pinned) {
-    check_matmul_library(*pinned);
-    if (!has_matmul_library(*pinned))
-      throw matmul_library_error(*pinned, "it lacks the functions that multiply matrices");
-  }
   if (attention_on_matrix_units == true && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
   if (attention_on_matrix_units == false && isa_in_use() == Isa::kAmx) set_isa(Isa::kAvx512);
   const CpuTraits cpu = detect_cpu_traits();
@@ -355,6 +356,24 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
   set_matmul_rule(rule);
   return {describe_matmul_library(rule.fp32), describe_rule(rule.bf16), describe_attention(cpu.isa),
           pinned ? "" : missing_library(cpu, rule)};
+}
+
+void compile_matmul(std::optional<MatmulLibrary> pinned) {
+  if (choose_available_rule(detect_cpu_traits(), pinned).fp32 != MatmulLibrary::kOneDnn) return;
+  // A multiplication of this size makes oneDNN compile all of its fp32 kernels, and is too small
+  // for a second thread.
+  constexpr int kSide = 16;
+  const std::vector<float> operand(kSide * kSide);
+  std::vector<float> result(kSide * kSide);
+  multiply_with(MatmulLibrary::kOneDnn, MatmulCall<float, float>{.m = kSide,
+                                                                 .n = kSide,
+                                                                 .k = kSide,
+                                                                 .a = operand.data(),
+                                                                 .lda = kSide,
+                                                                 .b = operand.data(),
+                                                                 .ldb = kSide,
+                                                                 .c = result.data(),
+                                                                 .ldc = kSide});
 }
 
 }  // namespace ftrun
