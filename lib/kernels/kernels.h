@@ -118,8 +118,8 @@ void set_kernel_threads(int threads);
 int kernel_threads();
 /// Runs the largest matrix multiplication for which BLAS is called once on each thread, in fp32
 /// and, if layers compute in bf16, in bf16. `memory` has warm_up_bytes() bytes of zeros, and is
-/// left in any state. Afterwards BLAS has started its threads and allocated the memory into which
-/// it packs operands, which it keeps.
+/// left in any state. Afterwards BLAS has started its threads, compiled its kernels and allocated
+/// the memory into which it packs operands, which it keeps.
 void warm_up_matmul(DType compute_dtype, std::byte* memory);
 /// Returns the bytes of memory that warm_up_matmul() needs.
 int64_t warm_up_bytes();

@@ -358,22 +358,26 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
           pinned ? "" : missing_library(cpu, rule)};
 }
 
-void compile_matmul(std::optional<MatmulLibrary> pinned) {
-  if (choose_available_rule(detect_cpu_traits(), pinned).fp32 != MatmulLibrary::kOneDnn) return;
-  // A multiplication of this size makes oneDNN compile all of its fp32 kernels, and is too small
-  // for a second thread.
+void compile_kernels(MatmulLibrary library) {
+  if (library != MatmulLibrary::kOneDnn) return;
+  // oneDNN compiles its kernels for small matrices with the first small multiplication. This one is
+  // also too small for a second thread.
   constexpr int kSide = 16;
   const std::vector<float> operand(kSide * kSide);
   std::vector<float> result(kSide * kSide);
-  multiply_with(MatmulLibrary::kOneDnn, MatmulCall<float, float>{.m = kSide,
-                                                                 .n = kSide,
-                                                                 .k = kSide,
-                                                                 .a = operand.data(),
-                                                                 .lda = kSide,
-                                                                 .b = operand.data(),
-                                                                 .ldb = kSide,
-                                                                 .c = result.data(),
-                                                                 .ldc = kSide});
+  multiply_with(library, MatmulCall<float, float>{.m = kSide,
+                                                  .n = kSide,
+                                                  .k = kSide,
+                                                  .a = operand.data(),
+                                                  .lda = kSide,
+                                                  .b = operand.data(),
+                                                  .ldb = kSide,
+                                                  .c = result.data(),
+                                                  .ldc = kSide});
+}
+
+void compile_matmul(std::optional<MatmulLibrary> pinned) {
+  compile_kernels(choose_available_rule(detect_cpu_traits(), pinned).fp32);
 }
 
 }  // namespace ftrun
