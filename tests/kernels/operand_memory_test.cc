@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/matmul_library.h"
+#include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/matmul_libraries.h"
+#include "kernels/kernels.h"
 
 #include <catch2/catch.hpp>
 
@@ -78,6 +80,51 @@ TEST_CASE("outside of a scope, allocations are the system's") {
   OperandMemoryScope::release(nullptr);
 }
 
+/// Returns the bytes of the calling thread's block.
+size_t kept_bytes() {
+  const OperandMemoryScope scope;
+  void* block = nullptr;
+  REQUIRE(OperandMemoryScope::allocate(&block, 64, 100'000) == 0);
+  const size_t bytes = malloc_usable_size(block);
+  OperandMemoryScope::release(block);
+  return bytes;
+}
+
+TEST_CASE("after the warm-up, no fp32 multiplication needs a larger block",
+          "[.needs-matmul_libraries]") {
+  constexpr int kSide = 512, kDepth = 1024, kFarther = 2 * kDepth;
+  const std::vector<float> operand(kDepth * kFarther);
+  std::vector<float> result(kSide * kSide);
+  const int threads = kernel_threads();
+  set_kernel_threads(1);
+  choose_matmul_library(MatmulLibrary::kOneDnn);
+  size_t after_warm_up = 0, at_end = 0;
+  // A new thread has no block before.
+  std::thread([&] {
+    std::vector<std::byte> memory(static_cast<size_t>(warm_up_bytes()));
+    warm_up_matmul(DType::kF32, memory.data());
+    after_warm_up = kept_bytes();
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true})
+        for (const int row_distance : {kDepth, kFarther})
+          multiply_with(MatmulLibrary::kOneDnn, MatmulCall<float, float>{.transpose_a = transpose_a,
+                                                                         .transpose_b = transpose_b,
+                                                                         .m = kSide,
+                                                                         .n = kSide,
+                                                                         .k = kDepth,
+                                                                         .a = operand.data(),
+                                                                         .lda = row_distance,
+                                                                         .b = operand.data(),
+                                                                         .ldb = row_distance,
+                                                                         .c = result.data(),
+                                                                         .ldc = kSide});
+    at_end = kept_bytes();
+  }).join();
+  CHECK(after_warm_up == at_end);
+  choose_matmul_library(std::nullopt);
+  set_kernel_threads(threads);
+}
+
 TEST_CASE("oneDNN's multiplications leave the memory of their operands to the thread",
           "[.needs-matmul_libraries]") {
   // Rows that are further apart than they are long, so that oneDNN does not use them in place.
@@ -98,11 +145,7 @@ TEST_CASE("oneDNN's multiplications leave the memory of their operands to the th
                                                                    .beta = 0,
                                                                    .c = c.data(),
                                                                    .ldc = kSide});
-    const OperandMemoryScope scope;
-    void* block = nullptr;
-    if (OperandMemoryScope::allocate(&block, 64, 100'000) == 0)
-      block_bytes = malloc_usable_size(block);
-    OperandMemoryScope::release(block);
+    block_bytes = kept_bytes();
   }).join();
   CHECK(c[0] == kSide * 0.5F);
   // Each operand has 1 MiB, of which oneDNN packs a part at a time.

@@ -20,9 +20,9 @@ constexpr int64_t kDepth = 2048;
 constexpr int64_t kOperandBytes = kMaxMatmulTile * kDepth * 4;
 constexpr int64_t kResultBytes = kMaxMatmulTile * kMaxMatmulTile * 4;
 
-/// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size. The second
-/// one is transposed, as weights are in the forward pass: of other products in fp32, oneDNN packs no
-/// operand.
+/// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size. The
+/// second is transposed, as weights are in the forward pass: otherwise oneDNN would multiply these
+/// in fp32 without packing them.
 template <class S>
 void multiply_tile(MatmulLibrary library, const std::byte* operands, std::byte* result) {
   constexpr int kSide = static_cast<int>(kMaxMatmulTile);
