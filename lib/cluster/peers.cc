@@ -94,6 +94,14 @@ bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& own_recor
   return peer.state != CollectiveState::kNone && peer.sequence >= own_record.sequence;
 }
 
+/// Returns whether a rank has given up a collective. Its device may then go on to collectives that
+/// it had not reached before.
+bool has_given_up(const RankState& state) {
+  return std::ranges::any_of(state.groups, [](const RankState::GroupState& group) {
+    return group.record.state == CollectiveState::kAborted;
+  });
+}
+
 /// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
 /// the collective of another group in which that rank waits, to the ranks that have not entered
 /// this one, and so on.
@@ -331,8 +339,16 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views,
   if (!dead.texts.empty()) return {join(dead.texts, "; "), dead.culprits.front()};
   if (!late.texts.empty()) return {join(late.texts, "; "), late.culprits.front()};
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
-  if (!is_point_to_point(own_record.kind))
+  if (!is_point_to_point(own_record.kind)) {
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (static_cast<int>(i) == self || !has_given_up(views[i].state)) continue;
+      WaitChain chain(views, own_record, self, others);
+      const std::string waits = chain.waits_text(views[i]);
+      if (chain.culprit != views[i].global_rank)
+        return {cat(peer_name(views[i]), " has entered it; ", waits), chain.culprit};
+    }
     return {"every rank has entered it and none is known to be lost", -1};
+  }
   const PeerView& partner = views[static_cast<size_t>(own_record.peer)];
   WaitChain chain(views, own_record, self, others);
   const std::string waits = chain.waits_text(partner);
@@ -349,7 +365,8 @@ std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
     const bool is_relevant =
         !is_point_to_point(own_record.kind) || own_record.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !is_relevant ||
-        (!is_point_to_point(own_record.kind) && has_entered(views[i].record, own_record)))
+        (!is_point_to_point(own_record.kind) && has_entered(views[i].record, own_record) &&
+         !has_given_up(views[i].state)))
       continue;
     WaitChain chain(views, own_record, self, others);
     chain.waits_text(views[i]);

@@ -504,3 +504,27 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
   REQUIRE_THAT(explain_peers(views, own_record, 0, {three, seven}).text,
                Catch::EndsWith("for rank 1: they wait for each other"));
 }
+
+TEST_CASE("a rank that entered after it gave up elsewhere leads to the rank it waited for") {
+  // All ranks of dp have entered it, rank 1 only after it gave up in tp, where rank 3 was missing.
+  const CollectiveRecord own_record = collective_record(5, State::kEntered);
+  const RankState::GroupState dp{"dp", {0, 1}, own_record};
+  const std::vector<PeerView> views = {
+      with_record_of_group(view_of_rank(0, {dp}), "dp"),
+      with_record_of_group(
+          view_of_rank(1, {dp, {"tp", {1, 3}, collective_record(9, State::kAborted)}}), "dp")};
+  REQUIRE(ranks_without_views(views, own_record, 0, {}) == std::vector<int>{3});
+  PeerView three = view_of_rank(3, {{"tp", {1, 3}, collective_record(8, State::kFinished)}},
+                                "forward layer 3 mb 0");
+  const WaitExplanation found = explain_peers(views, own_record, 0, {three});
+  REQUIRE(found.culprit == 3);
+  REQUIRE_THAT(found.text,
+               Catch::StartsWith("rank 1 has entered it; it gave up waiting in all_reduce #9 "
+                                 "(4 x F32) of group tp for rank 3: it is in step 12, forward "
+                                 "layer 3 mb 0, for "));
+  // Without a view of rank 3, and if rank 3 has come in the meantime, no rank is named.
+  REQUIRE(explain_peers(views, own_record, 0).culprit == -1);
+  three.state.groups.front().record = collective_record(9, State::kEntered);
+  REQUIRE(explain_peers(views, own_record, 0, {three}).text ==
+          "every rank has entered it and none is known to be lost");
+}
