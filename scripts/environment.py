@@ -1,5 +1,5 @@
-"""Restarts a script in the repository's .venv if the script needs its packages, and prepares the
-output streams. A script imports this module before all others."""
+"""Restarts a script in the repository's .venv if the script needs its packages, prepares the output
+streams, and makes Python collect garbage seldom. A script imports this module before all others."""
 import gc
 import importlib.util
 import os

@@ -24,13 +24,13 @@ namespace {
 
 using EngineEntry = int (*)(const TrainRequest*);
 using BenchEntry = void (*)(const BenchRequest*, Machine*);
-using CompileMatmulEntry = void (*)(const MatmulLibrary*);
+using CompileKernelsEntry = void (*)(const MatmulLibrary*);
 
 bool engine_is_loaded = false;
 /// The entry points of the loaded engine.
 EngineEntry engine_entry = nullptr;
 BenchEntry bench_entry = nullptr;
-CompileMatmulEntry compile_matmul_entry = nullptr;
+CompileKernelsEntry compile_kernels_entry = nullptr;
 
 /// Returns the installation folder: its bin holds the program, and its lib holds the engine and the
 /// modules.
@@ -106,21 +106,21 @@ void load_engine() {
   engine_is_loaded = true;
   engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));
   bench_entry = reinterpret_cast<BenchEntry>(::dlsym(engine, "ftrun_engine_bench"));
-  compile_matmul_entry =
-      reinterpret_cast<CompileMatmulEntry>(::dlsym(engine, "ftrun_engine_compile_matmul"));
-  if (engine_entry == nullptr || bench_entry == nullptr || compile_matmul_entry == nullptr)
+  compile_kernels_entry =
+      reinterpret_cast<CompileKernelsEntry>(::dlsym(engine, "ftrun_engine_compile_fp32_kernels"));
+  if (engine_entry == nullptr || bench_entry == nullptr || compile_kernels_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
                 "install or build ftrun again, all parts of one version");
 }
 
-void load_engine_for_ranks(const Config& config) {
+void prepare_engine_for_ranks(const Config& config) {
   load_engine();
   if (config.device != DeviceKind::kCpu) return;
   try {
     const auto pinned = pinned_matmul_library(config.kernels);
-    compile_matmul_entry(pinned ? &*pinned : nullptr);
+    compile_kernels_entry(pinned ? &*pinned : nullptr);
   } catch (const std::exception&) {
-    // The ranks meet the same problem and report it, each with its name.
+    // A library that cannot be called or cannot multiply is reported by the ranks, which need it.
   }
 }
 

@@ -15,9 +15,9 @@ namespace ftrun {
 /// Error(kEnvironment) if the engine is missing or has another version.
 void load_engine();
 
-/// Loads the engine and, if the ranks of a config train on CPUs, compiles the code of matrix
-/// multiplications, so that each rank which this process forks has both.
-void load_engine_for_ranks(const Config& config);
+/// Loads the engine and, if the ranks of a config train on CPUs, compiles the kernels that multiply
+/// matrices in fp32, so that each rank which this process forks has both.
+void prepare_engine_for_ranks(const Config& config);
 
 /// Returns the folder of the installed LibTorch that has this build's version
 /// (base/torch_folder.h). Throws Error(kEnvironment) if there is none.

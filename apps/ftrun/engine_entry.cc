@@ -13,7 +13,7 @@ extern "C" __attribute__((visibility("default"))) void ftrun_engine_bench(
   *machine = ftrun::bench_machine(*request);
 }
 
-extern "C" __attribute__((visibility("default"))) void ftrun_engine_compile_matmul(
+extern "C" __attribute__((visibility("default"))) void ftrun_engine_compile_fp32_kernels(
     const ftrun::MatmulLibrary* pinned) {
-  ftrun::compile_matmul(pinned == nullptr ? std::nullopt : std::optional(*pinned));
+  ftrun::compile_chosen_fp32_kernels(pinned == nullptr ? std::nullopt : std::optional(*pinned));
 }

@@ -147,7 +147,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
     run.record_start(ranks.ranks());
     return next;
   };
-  load_engine_for_ranks(loaded.config);
+  prepare_engine_for_ranks(loaded.config);
   return run_supervisor(supervisor);
 }
 

@@ -32,10 +32,11 @@ MatmulLibrariesInUse choose_matmul_library(
     std::optional<MatmulLibrary> pinned,
     std::optional<bool> attention_on_matrix_units = std::nullopt);
 
-/// Makes the library that choose_matmul_library(pinned) would choose for fp32 compile its code, if
-/// it is one that compiles at run time (oneDNN). A process calls it before it forks ranks, which
-/// then have the code. Starts no thread. Throws std::bad_alloc or Error(kEnvironment) if the
-/// library cannot multiply.
-void compile_matmul(std::optional<MatmulLibrary> pinned);
+/// Makes the library that choose_matmul_library(pinned) would choose for fp32 compile its kernels,
+/// if it is one that compiles at run time (oneDNN) and executable memory can be mapped. A process
+/// calls it before it forks ranks, which then have the kernels. Starts no thread. Throws
+/// std::bad_alloc or Error(kEnvironment) if the library cannot multiply, or if a pinned one cannot
+/// be called.
+void compile_chosen_fp32_kernels(std::optional<MatmulLibrary> pinned);
 
 }  // namespace ftrun

@@ -33,7 +33,9 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config("compiled", train={"steps": 1000000}), "--nproc", 2)
         running.await_line("step 2/")
         code = {pid: compiled_code(pid) for pid in (running.process.pid, *running.ranks().values())}
+        threads = os.listdir(f"/proc/{running.process.pid}/task")
         running.kill_all()
+        assert len(threads) == 1, f"the supervisor forks with {len(threads)} threads"
         library = manifest(job.out("compiled"))["products"]["fp32"]
         assert len(code) == 3 and len({frozenset(each) for each in code.values()}) == 1, code
         assert bool(code[running.process.pid]) == library.startswith("onednn"), (library, code)

@@ -1,8 +1,8 @@
 // This library for LD_PRELOAD turns the ftrun binary into a process that has loaded the engine and
 // starts one run after the other, each in a separate process, with the arguments, environment,
 // folder and output that the test sends (tests/e2e/runner.py: Preloaded). Loading LibTorch and
-// compiling oneDNN's kernels is most of the time of a tiny model's run. ftrun's supervisor forks
-// its ranks from a process that has done both in the same way.
+// compiling oneDNN's fp32 kernels is most of the time of a tiny model's run. ftrun's supervisor
+// forks its ranks from a process that has done both in the same way.
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -22,8 +23,8 @@
 namespace {
 
 using Main = int (*)(int, char**, char**);
-/// The engine's entry point that compiles the code of multiplications; null: of the CPU's library.
-using CompileMatmul = void (*)(const void* pinned);
+/// The engine's entry point that compiles fp32 kernels; null: of the CPU's library.
+using CompileKernels = void (*)(const void* pinned);
 
 Main real_main = nullptr;
 constexpr const char* kSocketVariable = "FTRUN_PRELOADED_SOCKET";
@@ -125,15 +126,20 @@ int serve(int, char**, char**) {
   const std::string engine =
       (binary.parent_path().parent_path() / "lib" / "libftrun_engine.so").string();
   void* const handle = ::dlopen(engine.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  const auto compile_matmul =
+  const auto compile_kernels =
       handle == nullptr
           ? nullptr
-          : reinterpret_cast<CompileMatmul>(::dlsym(handle, "ftrun_engine_compile_matmul"));
-  if (compile_matmul == nullptr) {
+          : reinterpret_cast<CompileKernels>(::dlsym(handle, "ftrun_engine_compile_fp32_kernels"));
+  if (compile_kernels == nullptr) {
     std::fprintf(stderr, "preloaded: %s\n", ::dlerror());
     ::_exit(127);
   }
-  compile_matmul(nullptr);
+  try {
+    compile_kernels(nullptr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "preloaded: %s\n", error.what());
+    ::_exit(127);
+  }
   Request request;
   while (read_head(socket, request)) {
     read_texts(socket, request);

@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -80,17 +83,33 @@ TEST_CASE("outside of a scope, allocations are the system's") {
   OperandMemoryScope::release(nullptr);
 }
 
-/// Returns the bytes of the calling thread's block.
+/// Returns the bytes of the calling thread's block, at least 100,000; 0 if memory is short.
 size_t kept_bytes() {
   const OperandMemoryScope scope;
   void* block = nullptr;
-  REQUIRE(OperandMemoryScope::allocate(&block, 64, 100'000) == 0);
+  if (OperandMemoryScope::allocate(&block, 64, 100'000) != 0) return 0;
   const size_t bytes = malloc_usable_size(block);
   OperandMemoryScope::release(block);
   return bytes;
 }
 
-TEST_CASE("after the warm-up, no fp32 multiplication needs a larger block",
+/// Returns the bytes of code that this process has in no file: kernels that a library has compiled.
+int64_t compiled_code_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  int64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string range, rights, offset, device, inode, path;
+    words >> range >> rights >> offset >> device >> inode >> path;
+    const size_t dash = range.find('-');
+    if (rights.find('x') != std::string::npos && inode == "0" && path.empty())
+      bytes += std::stoll(range.substr(dash + 1), nullptr, 16) -
+               std::stoll(range.substr(0, dash), nullptr, 16);
+  }
+  return bytes;
+}
+
+TEST_CASE("after the warm-up, no fp32 multiplication needs a larger block or more code",
           "[.needs-matmul_libraries]") {
   constexpr int kSide = 512, kDepth = 1024, kFarther = 2 * kDepth;
   const std::vector<float> operand(kDepth * kFarther);
@@ -99,30 +118,36 @@ TEST_CASE("after the warm-up, no fp32 multiplication needs a larger block",
   set_kernel_threads(1);
   choose_matmul_library(MatmulLibrary::kOneDnn);
   size_t after_warm_up = 0, at_end = 0;
+  int64_t code_after_warm_up = 0;
   // A new thread has no block before.
   std::thread([&] {
     std::vector<std::byte> memory(static_cast<size_t>(warm_up_bytes()));
     warm_up_matmul(DType::kF32, memory.data());
     after_warm_up = kept_bytes();
+    code_after_warm_up = compiled_code_bytes();
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true})
         for (const int row_distance : {kDepth, kFarther})
-          multiply_with(MatmulLibrary::kOneDnn, MatmulCall<float, float>{.transpose_a = transpose_a,
-                                                                         .transpose_b = transpose_b,
-                                                                         .m = kSide,
-                                                                         .n = kSide,
-                                                                         .k = kDepth,
-                                                                         .a = operand.data(),
-                                                                         .lda = row_distance,
-                                                                         .b = operand.data(),
-                                                                         .ldb = row_distance,
-                                                                         .c = result.data(),
-                                                                         .ldc = kSide});
+          for (const int rows : {1, 2, 15, 17, kSide})
+            multiply_with(MatmulLibrary::kOneDnn,
+                          MatmulCall<float, float>{.transpose_a = transpose_a,
+                                                   .transpose_b = transpose_b,
+                                                   .m = rows,
+                                                   .n = kSide,
+                                                   .k = kDepth,
+                                                   .a = operand.data(),
+                                                   .lda = row_distance,
+                                                   .b = operand.data(),
+                                                   .ldb = row_distance,
+                                                   .c = result.data(),
+                                                   .ldc = kSide});
     at_end = kept_bytes();
   }).join();
-  CHECK(after_warm_up == at_end);
   choose_matmul_library(std::nullopt);
   set_kernel_threads(threads);
+  CHECK(after_warm_up > 1'000'000);
+  CHECK(after_warm_up == at_end);
+  CHECK(compiled_code_bytes() == code_after_warm_up);
 }
 
 TEST_CASE("oneDNN's multiplications leave the memory of their operands to the thread",

@@ -1,6 +1,7 @@
 #include "kernels/cpu/matmul_libraries.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <csignal>
 #include <mutex>
@@ -252,6 +253,15 @@ MatmulRule choose_available_rule(const CpuTraits& cpu, std::optional<MatmulLibra
   }
 }
 
+/// Returns whether the process may map as much executable memory as oneDNN reserves for its fp32
+/// kernels, and some more. A failed compilation of oneDNN is final, for the process and its forks.
+bool can_map_code() {
+  constexpr size_t kBytes = 32 << 20;
+  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE | PROT_EXEC,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory != MAP_FAILED && ::munmap(memory, kBytes) == 0;
+}
+
 }  // namespace
 
 CpuTraits detect_cpu_traits() {
@@ -358,26 +368,30 @@ MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
           pinned ? "" : missing_library(cpu, rule)};
 }
 
-void compile_kernels(MatmulLibrary library) {
+void compile_fp32_kernels(MatmulLibrary library) {
   if (library != MatmulLibrary::kOneDnn) return;
-  // oneDNN compiles its kernels for small matrices with the first small multiplication. This one is
-  // also too small for a second thread.
+  // oneDNN compiles its kernels in two sets: one with the first small multiplication, the other
+  // with the first one of 2 to 15 rows by a transposed matrix. Both are too small for a second
+  // thread.
   constexpr int kSide = 16;
   const std::vector<float> operand(kSide * kSide);
   std::vector<float> result(kSide * kSide);
-  multiply_with(library, MatmulCall<float, float>{.m = kSide,
-                                                  .n = kSide,
-                                                  .k = kSide,
-                                                  .a = operand.data(),
-                                                  .lda = kSide,
-                                                  .b = operand.data(),
-                                                  .ldb = kSide,
-                                                  .c = result.data(),
-                                                  .ldc = kSide});
+  for (const int rows : {kSide, 2})
+    multiply_with(library, MatmulCall<float, float>{.transpose_b = rows < kSide,
+                                                    .m = rows,
+                                                    .n = kSide,
+                                                    .k = kSide,
+                                                    .a = operand.data(),
+                                                    .lda = kSide,
+                                                    .b = operand.data(),
+                                                    .ldb = kSide,
+                                                    .c = result.data(),
+                                                    .ldc = kSide});
 }
 
-void compile_matmul(std::optional<MatmulLibrary> pinned) {
-  compile_kernels(choose_available_rule(detect_cpu_traits(), pinned).fp32);
+void compile_chosen_fp32_kernels(std::optional<MatmulLibrary> pinned) {
+  const MatmulLibrary library = choose_available_rule(detect_cpu_traits(), pinned).fp32;
+  if (can_map_code()) compile_fp32_kernels(library);
 }
 
 }  // namespace ftrun

@@ -73,7 +73,7 @@ void multiply_with(MatmulLibrary library, const MatmulCall<BFloat16, float>& cal
 
 /// Makes a library that compiles its fp32 kernels at run time (oneDNN) compile all of them. Starts
 /// no thread. Throws std::bad_alloc or Error(kEnvironment) if the library cannot multiply.
-void compile_kernels(MatmulLibrary library);
+void compile_fp32_kernels(MatmulLibrary library);
 
 /// Returns whether the library can be called on this machine; MKL always can.
 bool has_matmul_library(MatmulLibrary library);

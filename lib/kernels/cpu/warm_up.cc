@@ -20,21 +20,22 @@ constexpr int64_t kDepth = 2048;
 constexpr int64_t kOperandBytes = kMaxMatmulTile * kDepth * 4;
 constexpr int64_t kResultBytes = kMaxMatmulTile * kMaxMatmulTile * 4;
 
-/// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size. The
-/// second is transposed, as weights are in the forward pass: otherwise oneDNN would multiply these
-/// in fp32 without packing them.
+/// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size. For
+/// oneDNN the second is transposed, as weights are in the forward pass: otherwise oneDNN would
+/// multiply these in fp32 without packing them.
 template <class S>
 void multiply_tile(MatmulLibrary library, const std::byte* operands, std::byte* result) {
   constexpr int kSide = static_cast<int>(kMaxMatmulTile);
   const auto* const operand = reinterpret_cast<const S*>(operands);
-  multiply_with(library, MatmulCall<S, float>{.transpose_b = true,
+  const bool transpose_b = library == MatmulLibrary::kOneDnn;
+  multiply_with(library, MatmulCall<S, float>{.transpose_b = transpose_b,
                                               .m = kSide,
                                               .n = kSide,
                                               .k = static_cast<int>(kDepth),
                                               .a = operand,
                                               .lda = static_cast<int>(kDepth),
                                               .b = operand,
-                                              .ldb = static_cast<int>(kDepth),
+                                              .ldb = transpose_b ? static_cast<int>(kDepth) : kSide,
                                               .beta = 0,
                                               .c = reinterpret_cast<float*>(result),
                                               .ldc = kSide});
@@ -49,7 +50,7 @@ int64_t warm_up_bytes() {
 void warm_up_matmul(DType compute_dtype, std::byte* memory) {
   const MatmulRule rule = matmul_rule_in_use();
   // The tiles below are too large for some of oneDNN's kernels, which a step needs.
-  compile_kernels(rule.fp32);
+  compile_fp32_kernels(rule.fp32);
   const int threads = kernel_threads();
   std::atomic<int> begun{0};
   parallel_library_calls(threads, [&](int64_t task) {
