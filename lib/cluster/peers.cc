@@ -341,7 +341,10 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views,
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
   if (!is_point_to_point(own_record.kind)) {
     for (size_t i = 0; i < views.size(); ++i) {
-      if (static_cast<int>(i) == self || !has_given_up(views[i].state)) continue;
+      // A rank that has finished the collective or passed it is not what holds it up.
+      const bool is_in_it = views[i].record.state == CollectiveState::kEntered &&
+                            views[i].record.sequence == own_record.sequence;
+      if (static_cast<int>(i) == self || !is_in_it || !has_given_up(views[i].state)) continue;
       WaitChain chain(views, own_record, self, others);
       const std::string waits = chain.waits_text(views[i]);
       if (chain.culprit != views[i].global_rank)

@@ -522,6 +522,13 @@ TEST_CASE("a rank that entered after it gave up elsewhere leads to the rank it w
                Catch::StartsWith("rank 1 has entered it; it gave up waiting in all_reduce #9 "
                                  "(4 x F32) of group tp for rank 3: it is in step 12, forward "
                                  "layer 3 mb 0, for "));
+  // A rank that has finished or passed the collective does not hold it up.
+  for (const CollectiveRecord& record :
+       {collective_record(5, State::kFinished), collective_record(6, State::kEntered)}) {
+    std::vector<PeerView> further = views;
+    further[1].record = record;
+    REQUIRE(explain_peers(further, own_record, 0, {three}).culprit == -1);
+  }
   // Without a view of rank 3, and if rank 3 has come in the meantime, no rank is named.
   REQUIRE(explain_peers(views, own_record, 0).culprit == -1);
   three.state.groups.front().record = collective_record(9, State::kEntered);
