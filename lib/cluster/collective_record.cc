@@ -20,4 +20,8 @@ bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b) {
          a.count == b.count && a.peer == b.peer;
 }
 
+bool is_in_collective(const CollectiveRecord& peer, int64_t sequence) {
+  return peer.state == CollectiveState::kEntered && peer.sequence == sequence;
+}
+
 }  // namespace ftrun

@@ -52,5 +52,7 @@ std::string describe(const CollectiveRecord& record);
 /// Returns whether two ranks are in the same collective: everything except time, state and call
 /// site is equal.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
+/// Returns whether a peer is still in the group's collective with this number.
+bool is_in_collective(const CollectiveRecord& peer, int64_t sequence);
 
 }  // namespace ftrun

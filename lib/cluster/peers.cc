@@ -94,12 +94,14 @@ bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& own_recor
   return peer.state != CollectiveState::kNone && peer.sequence >= own_record.sequence;
 }
 
-/// Returns whether a rank has given up a collective. Its device may then go on to collectives that
-/// it had not reached before.
-bool has_given_up(const RankState& state) {
-  return std::ranges::any_of(state.groups, [](const RankState::GroupState& group) {
-    return group.record.state == CollectiveState::kAborted;
-  });
+/// Returns whether a peer is in the collective of `own_record` but has given up another one. Its
+/// device may then have gone on to this one, which it had not reached before. A peer that has
+/// finished the collective or passed it is not what holds it up.
+bool entered_after_giving_up(const PeerView& peer, const CollectiveRecord& own_record) {
+  return is_in_collective(peer.record, own_record.sequence) &&
+         std::ranges::any_of(peer.state.groups, [](const RankState::GroupState& group) {
+           return group.record.state == CollectiveState::kAborted;
+         });
 }
 
 /// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
@@ -341,10 +343,7 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views,
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
   if (!is_point_to_point(own_record.kind)) {
     for (size_t i = 0; i < views.size(); ++i) {
-      // A rank that has finished the collective or passed it is not what holds it up.
-      const bool is_in_it = views[i].record.state == CollectiveState::kEntered &&
-                            views[i].record.sequence == own_record.sequence;
-      if (static_cast<int>(i) == self || !is_in_it || !has_given_up(views[i].state)) continue;
+      if (static_cast<int>(i) == self || !entered_after_giving_up(views[i], own_record)) continue;
       WaitChain chain(views, own_record, self, others);
       const std::string waits = chain.waits_text(views[i]);
       if (chain.culprit != views[i].global_rank)
@@ -369,7 +368,7 @@ std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
         !is_point_to_point(own_record.kind) || own_record.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !is_relevant ||
         (!is_point_to_point(own_record.kind) && has_entered(views[i].record, own_record) &&
-         !has_given_up(views[i].state)))
+         !entered_after_giving_up(views[i], own_record)))
       continue;
     WaitChain chain(views, own_record, self, others);
     chain.waits_text(views[i]);

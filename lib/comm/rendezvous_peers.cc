@@ -87,8 +87,7 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
   };
   const std::vector<PeerView> views = view_in_group(group.members);
   const auto waits_there = [&](const PeerView& view) {
-    return view.record.state == CollectiveState::kEntered &&
-           view.record.sequence == group.record.sequence;
+    return is_in_collective(view.record, group.record.sequence);
   };
   if (!is_point_to_point(group.record.kind) &&
       std::any_of(views.begin(), views.begin() + self, waits_there))

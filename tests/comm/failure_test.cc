@@ -529,7 +529,7 @@ TEST_CASE("a rank that entered after it gave up elsewhere leads to the rank it w
     further[1].record = record;
     REQUIRE(explain_peers(further, own_record, 0, {three}).culprit == -1);
   }
-  // Without a view of rank 3, and if rank 3 has come in the meantime, no rank is named.
+  // No rank is named without a view of rank 3, nor if rank 3 has come in the meantime.
   REQUIRE(explain_peers(views, own_record, 0).culprit == -1);
   three.state.groups.front().record = collective_record(9, State::kEntered);
   REQUIRE(explain_peers(views, own_record, 0, {three}).text ==
