@@ -535,3 +535,32 @@ TEST_CASE("a rank that entered after it gave up elsewhere leads to the rank it w
   REQUIRE(explain_peers(views, own_record, 0, {three}).text ==
           "every rank has entered it and none is known to be lost");
 }
+
+TEST_CASE("a rank within a chain that entered late leads to the rank it waited for") {
+  // Rank 0 waits in dp for rank 1, which waits in tp for its end. Rank 3 is in tp, but came only
+  // after it gave up in pp, where rank 7 was missing.
+  const CollectiveRecord own_record = collective_record(5, State::kEntered);
+  const RankState::GroupState tp{"tp", {1, 3}, collective_record(9, State::kEntered)};
+  const std::vector<PeerView> views = {
+      with_record_of_group(view_of_rank(0, {{"dp", {0, 1}, own_record}}), "dp"),
+      with_record_of_group(
+          view_of_rank(1, {{"dp", {0, 1}, collective_record(4, State::kFinished)}, tp}), "dp")};
+  const PeerView three =
+      view_of_rank(3, {tp, {"pp", {3, 7}, collective_record(2, State::kAborted)}});
+  const PeerView seven = view_of_rank(7, {{"pp", {3, 7}, collective_record(1, State::kFinished)}},
+                                      "forward layer 3 mb 0");
+  REQUIRE(ranks_without_views(views, own_record, 0, {three}) == std::vector<int>{7});
+  const WaitExplanation found = explain_peers(views, own_record, 0, {three, seven});
+  REQUIRE(found.culprit == 7);
+  REQUIRE_THAT(
+      found.text,
+      Catch::Contains("; it waits in all_reduce #9 (4 x F32) of group tp, which rank 3 has "
+                      "entered: it gave up waiting in all_reduce #2 (4 x F32) of group pp "
+                      "for rank 7: it is in step 12, forward layer 3 mb 0, for "));
+  // Rank 1 is named if rank 3 leads to no other rank, or did not give up anything.
+  REQUIRE(explain_peers(views, own_record, 0, {three}).culprit == 1);
+  REQUIRE(explain_peers(views, own_record, 0, {view_of_rank(3, {tp}), seven}).culprit == 1);
+  const PeerView finished = view_of_rank(
+      3, {{"tp", {1, 3}, collective_record(9, State::kFinished)}, three.state.groups[1]});
+  REQUIRE(explain_peers(views, own_record, 0, {finished, seven}).culprit == 1);
+}
