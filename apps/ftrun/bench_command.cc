@@ -29,6 +29,7 @@ struct BenchOptions {
   std::string out;
   bool quick = false;
   int passes = BenchRequest().passes;
+  int rounds = BenchRequest().rounds;
 };
 
 /// Returns the path at which runs look for the machine file of this machine, and makes its folder.
@@ -67,6 +68,7 @@ int bench_command(const BenchOptions& options) {
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
                              .passes = options.passes,
+                             .rounds = options.rounds,
                              .cpu_model = host.cpu_model,
                              .measured_on = utc_now(),
                              .report_progress = [](const std::string& line) { log_notice(line); }};
@@ -97,6 +99,12 @@ Command add_bench(CLI::App& app) {
       ->add_option("--passes", options->passes,
                    "how often everything is measured; the fastest pass counts (default: 2)")
       ->check(CLI::Range(1, 100))
+      ->option_text("N");
+  machine
+      ->add_option("--rounds", options->rounds,
+                   "how often a pass samples each operation; fewer are faster and less exact "
+                   "(default: 12)")
+      ->check(CLI::Range(1, 1000))
       ->option_text("N");
   machine
       ->add_option("--out", options->out,

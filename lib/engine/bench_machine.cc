@@ -328,20 +328,19 @@ double fastest_matmul_rate(const std::vector<SampledModel>& models) {
   return best;
 }
 
-Rates measure_rates(int ranks, int threads, bool quick) {
+Rates measure_rates(int ranks, int threads, const BenchRequest& request) {
   set_kernel_threads(threads);
   FlatBench flat;
   std::map<DType, std::vector<SampledModel>> models;
   std::vector<DType> dtypes{DType::kF32, DType::kBF16};
-  if (!quick) dtypes.push_back(DType::kF16);
+  if (!request.quick) dtypes.push_back(DType::kF16);
   for (const DType dtype : dtypes)
-    for (const auto& [config, batch] : list_sampled_models(quick))
+    for (const auto& [config, batch] : list_sampled_models(request.quick))
       models[dtype].emplace_back(config, batch, dtype);
   // A round samples each operation once. Threads that wake up late delay up to a third of the
   // samples by 0.1 ms, so a lower quartile needs many of them. Operations on large batches take
   // milliseconds, so half of the rounds are enough for them.
-  constexpr int kRounds = 12;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < request.rounds; ++round) {
     flat.run();
     for (auto& [dtype, sampled] : models)
       for (SampledModel& model : sampled)
@@ -466,14 +465,14 @@ class ChildProcess {
 };
 
 /// Measures the rates of one rank while `ranks` - 1 other processes also compute.
-Rates measure_beside_others(int ranks, int cores, bool quick) {
+Rates measure_beside_others(int ranks, int cores, const BenchRequest& request) {
   const int threads = std::max(1, cores / ranks);
   std::vector<std::unique_ptr<ChildProcess>> others;
   for (int other = 1; other < ranks; ++other)
     others.push_back(std::make_unique<ChildProcess>([&]() -> std::string { keep_busy(threads); }));
   ChildProcess measuring([&] {
     Machine machine{.name = "measured"};
-    machine.rates.push_back(measure_rates(ranks, threads, quick));
+    machine.rates.push_back(measure_rates(ranks, threads, request));
     return machine_yaml(machine);
   });
   const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
@@ -484,7 +483,7 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
 /// Measures collectives as rank `rank` of `ranks`. Returns the curves as the text of a machine
 /// file.
 std::string measure_collectives_as(int rank, int ranks, int cores, int port, int listen_fd,
-                                   const std::string& token) {
+                                   const std::string& token, int samples) {
   const auto [config, batch] = list_sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
@@ -498,12 +497,13 @@ std::string measure_collectives_as(int rank, int ranks, int cores, int port, int
                                              .token = token,
                                              .cores = cores,
                                              .threads = std::max(1, cores / ranks),
-                                             .compute = [&] { layer.run_attention(); }});
+                                             .compute = [&] { layer.run_attention(); },
+                                             .samples = samples});
   return machine_yaml(machine);
 }
 
-/// Measures the collectives of `ranks` ranks on `cores` cores.
-std::map<std::string, Curve> measure_collectives_of(int ranks, int cores) {
+/// Measures the collectives of `ranks` ranks on `cores` cores, each `samples` times.
+std::map<std::string, Curve> measure_collectives_of(int ranks, int cores, int samples) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
   const std::string token = cat(random(), random());
@@ -512,7 +512,7 @@ std::map<std::string, Curve> measure_collectives_of(int ranks, int cores) {
     children.push_back(std::make_unique<ChildProcess>([&] {
       if (rank > 0) socket.fd.reset();
       return measure_collectives_as(rank, ranks, cores, socket.port,
-                                    rank == 0 ? socket.fd.release() : -1, token);
+                                    rank == 0 ? socket.fd.release() : -1, token, samples);
     }));
   socket.fd.reset();
   std::map<std::string, Curve> found =
@@ -571,14 +571,15 @@ Machine bench_machine(const BenchRequest& request) {
       if (machine.devices % ranks != 0) continue;
       request.report_progress(cat("measuring ", count_text(ranks, "rank"), " of ",
                                   count_text(machine.devices / ranks, "thread"), pass_text));
-      Rates rates = measure_beside_others(ranks, machine.devices, request.quick);
+      Rates rates = measure_beside_others(ranks, machine.devices, request);
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
+    const int samples = std::max(1, request.rounds * 8 / 3);
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.report_progress(cat("measuring the collectives of ", ranks, " ranks", pass_text));
-      keep_faster(collectives[ranks], measure_collectives_of(ranks, machine.devices));
+      keep_faster(collectives[ranks], measure_collectives_of(ranks, machine.devices, samples));
     }
   }
   for (auto& [ranks, curves] : collectives) machine.collectives.merge(curves);

@@ -26,7 +26,6 @@ using Clock = std::chrono::steady_clock;
 /// The sizes of the whole buffer that are measured, in bytes.
 constexpr int64_t kMeasuredBytes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
 constexpr int kWarmUpRounds = 2;
-constexpr int kRounds = 34;
 /// The smallest time of a point, because a curve must not have zeros.
 constexpr double kMinSeconds = 1e-6;
 
@@ -122,7 +121,7 @@ class CollectiveTimer {
  private:
   double measure_alone(const std::function<void()>& collective) {
     std::vector<double> samples;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kWarmUpRounds + request_.samples; ++round) {
       group_.barrier({"start"});
       const auto start = Clock::now();
       collective();
@@ -133,7 +132,7 @@ class CollectiveTimer {
 
   double measure_after_work(const std::function<void()>& collective) {
     std::vector<double> samples;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kWarmUpRounds + request_.samples; ++round) {
       const auto start = Clock::now();
       const double cpu_seconds = cpu_seconds_of_thread();
       request_.compute();

@@ -21,6 +21,8 @@ struct CollectiveRequest {
   int threads = 1;
   /// Runs the computation that precedes each collective.
   std::function<void()> compute;
+  /// The number of samples of each collective, at least 1.
+  int samples = 32;
 };
 
 /// Measures the seconds of collectives by bytes (Machine::collectives). As in a step, each rank

@@ -24,8 +24,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_machine_is_measured_and_its_file_kept():
-        stdout = must(ftrun("bench", "machine", "--quick", "--passes", "1", "--name", "here",
-                            env=cache, timeout=300)).stdout
+        # Few samples are enough, because no case needs exact rates.
+        stdout = must(ftrun("bench", "machine", "--quick", "--passes", "1", "--rounds", "3",
+                            "--name", "here", env=cache, timeout=300)).stdout
         assert (stdout == f"ftrun plan --machine {own} predicts the time of a step on this "
                         "machine; runs compare their steps with it\n"), stdout
         text = own.read_text()

@@ -51,6 +51,9 @@ WARNING = "SlurmctldParameters=preempt_send_user_signal"
 # CUDA_VISIBLE_DEVICES.
 GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
+# A job leaves these states only if it is requeued, which its script requests before it ends.
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY")
+
 
 def slurm_problem():
     """Returns why this machine cannot run its own SLURM; "" if it can."""
@@ -204,15 +207,30 @@ class Slurm:
         return dict(word.split("=", 1) for word in lines[0].split() if "=" in word)
 
     def await_state(self, job, state, restarts=0):
+        """Waits until a job has this state after at least so many requeues; returns its fields.
+        Fails at once if the job has ended in another state, which it does not leave."""
+        fields = {}
+
         def reached():
-            fields = self.fields(job)
+            fields.update(self.fields(job))
+            assert fields["JobState"] == state or fields["JobState"] not in ENDED, (
+                f"job {job} is not {state}: {fields}\n{self.output_of(fields)}")
             return (
                 fields
                 if fields["JobState"] == state and int(fields["Restarts"]) >= restarts
                 else None
             )
 
-        return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
+        try:
+            return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
+        except TimedOut as late:
+            raise TimedOut(f"{late}\n{fields}\n{self.output_of(fields)}\n{self.logs()}") from None
+
+    @staticmethod
+    def output_of(fields):
+        """Returns the end of a job's output."""
+        path = pathlib.Path(fields["StdOut"])
+        return path.read_text(errors="replace")[-2000:] if path.exists() else f"no {path}"
 
     def await_startable(self, job, restarts=1):
         """Waits until a requeued job may start, which it may not within the second in which its

@@ -168,26 +168,37 @@ def with_added_heads(model, folder):
 
 
 class Weights:
-    """The master weights of a run's last checkpoint, by tensor."""
+    """The master weights of the last checkpoint of a run in the folder `out`, by tensor."""
 
     def __init__(self, out):
-        self.folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
-        files = json.loads((self.folder / "checkpoint.json").read_text())["files"]
-        self.names = sorted({part["tensor"] for file in files for part in file["slices"]
-                             if part["kind"] == "param"})
+        self.out = out
+        folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
+        self.tensors = {}
+        for piece, place, values in stored_boxes(folder, lambda tensor, kind: kind == "param"):
+            name = piece["tensor"]
+            if name not in self.tensors:
+                self.tensors[name] = np.empty(piece["shape"], values.dtype)
+            self.tensors[name][place] = values
+        self.lengths = {}
 
-    def read(self, tensor):
-        """Returns all elements of a tensor, row by row."""
-        whole = None
-        for piece, place, values in stored_boxes(self.folder,
-                                                 lambda *state: state == (tensor, "param")):
-            whole = np.empty(piece["shape"], values.dtype) if whole is None else whole
-            whole[place] = values
-        return whole.ravel()
+    def lengths_of(self, tensor, model_file):
+        """Returns the length of a tensor, and the distance by which training moved it from its
+        value in the model; both are kept, because several runs are compared with one. The distance
+        is None for an adapter's A, whose initial value is in no file."""
+        if tensor not in self.lengths:
+            values = self.tensors[tensor]
+            if ".lora_A." in tensor:
+                moved = None
+            elif ".lora_B." in tensor:
+                moved = distance(values, np.zeros_like(values))
+            else:
+                moved = distance(values, model_file.get_tensor(tensor).astype(np.float32))
+            self.lengths[tensor] = float(np.linalg.norm(values)), moved
+        return self.lengths[tensor]
 
 
 def distance(a, b):
-    return float(np.linalg.norm((a - b).astype(np.float64)))
+    return float(np.linalg.norm(np.subtract(a, b, dtype=np.float64)))
 
 
 def compare_weights(model, name, found, expected, narrow):
@@ -196,22 +207,19 @@ def compare_weights(model, name, found, expected, narrow):
     exceed."""
     worst, worst_way = 0.0, 0.0
     with safe_open(model / "model.safetensors", "np") as start:
-        adapter = any(".lora_" in tensor for tensor in expected.names)
-        assert (found.names == expected.names
-                and (adapter or found.names == sorted(start.keys()))), (
-            name, set(found.names) ^ set(start.keys()))
-        for tensor in expected.names:
-            ours, theirs = found.read(tensor), expected.read(tensor)
-            off = distance(ours, theirs)
-            if ".lora_A." in tensor:  # its initial value is in no file
-                worst = max(worst, off / float(np.linalg.norm(theirs)))
+        adapter = any(".lora_" in tensor for tensor in expected.tensors)
+        assert (found.tensors.keys() == expected.tensors.keys()
+                and (adapter or found.tensors.keys() == set(start.keys()))), (
+            name, found.tensors.keys() ^ set(start.keys()))
+        for tensor, theirs in expected.tensors.items():
+            assert found.tensors[tensor].shape == theirs.shape, (name, tensor)
+            off = distance(found.tensors[tensor], theirs)
+            length, moved = expected.lengths_of(tensor, start)
+            worst = max(worst, off / length)
+            if moved is None:
                 continue
-            began = np.zeros_like(theirs) if ".lora_B." in tensor else start.get_tensor(
-                tensor).astype(np.float32).ravel()
-            moved = distance(theirs, began)
             assert moved > 0, f"{name}: {tensor} did not move"
-            worst, worst_way = max(worst,
-                                   off / float(np.linalg.norm(theirs))), max(worst_way, off / moved)
+            worst_way = max(worst_way, off / moved)
     assert narrow or worst <= 1e-4, f"{name}: a tensor is off by {worst:.2e} of its length"
     assert worst_way <= (0.2 if narrow else 0.02), (
         f"{name}: a tensor is off by {worst_way:.2e} of the way it was trained")
@@ -270,10 +278,10 @@ def check_configs(data, scratch):
 
     def compare(name, out, expected, model, narrow=False):
         loss, norm = (require_near(f"{name}, {key}", trained_steps(out, key),
-                                   trained_steps(expected, key), limit)
+                                   trained_steps(expected.out, key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5),
                                          ("grad_norm", 2e-2 if narrow else 5e-5)))
-        weights, way = compare_weights(model, name, Weights(out), Weights(expected), narrow)
+        weights, way = compare_weights(model, name, Weights(out), expected, narrow)
         shutil.rmtree(out)
         print(f"{name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, "
               f"weights {weights:.1e} of their length and {way:.1e} of the way they moved",
@@ -291,27 +299,27 @@ def check_configs(data, scratch):
         alike = next((family for family in ("zero", "tp2", "pp2", "3d")
                       if path.stem.startswith(family)), path.stem)
         if alike not in one:
-            for out in one.values():
-                shutil.rmtree(out)  # a checkpoint of 1.5 GiB
-            one = {alike: trained(path, 1, rows, model, data)}
+            for weights in one.values():
+                shutil.rmtree(weights.out)  # a checkpoint of 1.5 GiB
+            one = {alike: Weights(trained(path, 1, rows, model, data))}
         compare(f"configs/{path.name}", trained(path, ranks, rows, model, data, tensor, pipeline),
                 one[alike], model,
                 path.stem in ("bf16", "fp16"))
-    for out in one.values():
-        shutil.rmtree(out)
+    for weights in one.values():
+        shutil.rmtree(weights.out)
 
     # Meshes that no file of configs/ has. Three ranks split the model's own heads, and rows of 96
     # tokens.
     path, rows, tokens = SOURCE / "configs" / "pp2-1f1b.yaml", 2 * MICRO_BATCHES, {
         "data.sequence_length": 96}
     model = model_of(pipeline=2)
-    expected = trained(path, 1, rows, *model, **tokens)
+    expected = Weights(trained(path, 1, rows, *model, **tokens))
     compare("tensor 3 x pipeline 2", trained(path, 1, rows, *model, tensor=3, pipeline=2, **tokens),
             expected, model[0])
     compare("ZeRO-3 x pipeline 2", trained(path, 2, rows, *model, pipeline=2,
                                            **tokens | {"zero_optimization.stage": 3}), expected,
             model[0])
-    shutil.rmtree(expected)
+    shutil.rmtree(expected.out)
 
 
 def check_three_ranks(data, scratch):

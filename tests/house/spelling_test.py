@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "lib/data/jsonl_fields.cc": ("licence",),
     "scripts/training_data/fields.py": ("licence",),
     # Slurm gives a job this state.
+    "tests/e2e/private_slurm.py": ("CANCELLED",),
     "tests/e2e/slurm_scripts_test.py": ("CANCELLED",),
 }
 
