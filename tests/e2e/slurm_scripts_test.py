@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ ELSEWHERE = {LIMITED: "n[3-8]", SPARE: "n[1-3,7-8]"}
 
 if why := slurm_problem():
     skip(why)
+SRUN = shutil.which("srun")
 
 with contextlib.ExitStack() as until_the_end:
     scratch, slurm_folder = (
@@ -211,13 +213,15 @@ with contextlib.ExitStack() as until_the_end:
             "canceled"
         )[-2000:]
 
-    def handles_warnings(number):
-        """Returns whether the job's script has a handler for SIGUSR1."""
-        for pid in slurm.pids(number, "slurm_script"):
+    def handles_warnings(number, program="slurm_script", word=""):
+        """Returns whether a program of the job, with this word in its command line, has a handler
+        for SIGUSR1."""
+        for pid in slurm.pids(number, program):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 status = pathlib.Path(f"/proc/{pid}/status").read_text()
                 caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
-                return caught >> (signal.SIGUSR1 - 1) & 1
+                if word in pathlib.Path(f"/proc/{pid}/cmdline").read_text():
+                    return caught >> (signal.SIGUSR1 - 1) & 1
         return False
 
     @waiting_case
@@ -237,6 +241,40 @@ with contextlib.ExitStack() as until_the_end:
                 must(slurm.run("scancel", "--batch", "--signal=USR1", number))
                 slurm.await_state(number, "PENDING", restarts=1)
                 must(slurm.run("scancel", number))
+
+    @waiting_case
+    def warning_while_the_step_of_the_ranks_is_pending_is_not_lost():
+        # srun cancels a step that SLURM has not created yet. Here another step of the job uses its
+        # core, as the last one of an earlier start may for some time.
+        folder = pathlib.Path(scratch) / "pending"
+        folder.mkdir()
+        (folder / "srun").write_text(
+            f"""#!/bin/bash
+"{SRUN}" --ntasks=1 bash -c 'touch "{folder}/busy"; sleep 600' &
+until [ -e "{folder}/busy" ]; do sleep 0.05; done
+exec "{SRUN}" "$@"
+"""
+        )
+        (folder / "srun").chmod(0o755)
+        config = long_config("pending")
+        number = submit(
+            "single_node.sbatch",
+            "pending",
+            "--gpus-per-node=0",
+            "-x",
+            ELSEWHERE[LIMITED],
+            CONFIG=config,
+            RANKS="2",
+            PATH=f"{folder}:{os.environ['PATH']}",
+        )
+        # srun handles the signal while it waits for the step.
+        await_that(
+            lambda: handles_warnings(number, "srun", str(config)), "the step is pending", pause=0.05
+        )
+        must(slurm.run("scancel", "--batch", "--signal=USR1", number))
+        slurm.await_state(number, "PENDING", restarts=1)
+        assert "pending job step with signal 10" in text_of("pending"), text_of("pending")
+        must(slurm.run("scancel", number))
 
     @waiting_case
     def array_trains_a_config_a_task_and_queues_each_by_itself():
