@@ -94,21 +94,22 @@ bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& own_recor
   return peer.state != CollectiveState::kNone && peer.sequence >= own_record.sequence;
 }
 
-/// Returns whether a peer is in the collective of `own_record` but has given up another one. Its
-/// device may then have gone on to this one, which it had not reached before. A peer that has
-/// finished the collective or passed it is not what holds it up. `record` is the peer's latest one
-/// in the group of `own_record`.
+/// Returns whether a peer is in the collective of `own_record` and had given up another one before
+/// it entered. Its device may have gone on to this one because of that. A peer that has finished
+/// the collective or passed it is not what holds it up. `record` is the peer's latest one in the
+/// group of `own_record`.
 bool entered_after_giving_up(const RankState& peer, const CollectiveRecord& record,
                              const CollectiveRecord& own_record) {
   return is_in_collective(record, own_record.sequence) &&
-         std::ranges::any_of(peer.groups, [](const RankState::GroupState& group) {
-           return group.record.state == CollectiveState::kAborted;
+         std::ranges::any_of(peer.groups, [&](const RankState::GroupState& group) {
+           return group.record.state == CollectiveState::kAborted &&
+                  group.record.unix_ns <= record.unix_ns;
          });
 }
 
 /// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
 /// the collective of another group in which that rank waits, to the ranks that have not entered
-/// this one, and so on.
+/// this one, and so on. If all have entered, it follows a rank that had given up elsewhere before.
 class WaitChain {
  public:
   WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& own_record, int self,
@@ -147,6 +148,8 @@ class WaitChain {
 
   int culprit = -1;
   std::vector<int> unknown;
+  /// Says whether a rank of the chain waits for one that is missing.
+  bool has_missing_rank = false;
 
  private:
   /// Returns whether the rank waits in this group, or did so until its timeout, a moment before
@@ -170,6 +173,7 @@ class WaitChain {
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
       if (takes_part(other, peer, group) && !ended && !other.is_silent) continue;
+      has_missing_rank = true;
       const int present = count_entered(group);
       if (present > max_present_) max_present_ = present, ring_culprit_ = rank;
       return cat(waits_in_text(group), " for ", describe_awaited(other));
@@ -179,7 +183,8 @@ class WaitChain {
 
   /// Returns the text "it waits in all_gather #4 (hidden) of group tensor, which rank 3 has
   /// entered: it gave up waiting in ..." if the collective has a rank that entered only after it
-  /// gave up elsewhere, and that rank leads to another one.
+  /// gave up elsewhere, and that rank leads to a missing one. A rank that leads to none leaves
+  /// nothing in the chain but the views that it needs.
   std::string late_entry_text(const PeerView& peer, const RankState::GroupState& group) {
     for (const int rank : group.members) {
       const auto found = views_by_rank_.find(rank);
@@ -190,11 +195,14 @@ class WaitChain {
       if (!takes_part(other, peer, group) ||
           !entered_after_giving_up(other.state, record_of(other, group.name), group.record))
         continue;
-      const int culprit_before = culprit;
-      const std::string waits = waits_text(other);
-      if (culprit != rank)
+      WaitChain branch = *this;
+      branch.has_missing_rank = false;
+      const std::string waits = branch.waits_text(other);
+      if (branch.has_missing_rank) {
+        *this = std::move(branch);
         return cat(waits_in_text(group), ", which ", peer_name(other), " has entered: ", waits);
-      culprit = culprit_before;
+      }
+      unknown = std::move(branch.unknown);
     }
     return "";
   }
@@ -388,7 +396,7 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views,
         continue;
       WaitChain chain(views, own_record, self, others);
       const std::string waits = chain.waits_text(views[i]);
-      if (chain.culprit != views[i].global_rank)
+      if (chain.has_missing_rank)
         return {cat(peer_name(views[i]), " has entered it; ", waits), chain.culprit};
     }
     return {"every rank has entered it and none is known to be lost", -1};

@@ -575,7 +575,8 @@ Machine bench_machine(const BenchRequest& request) {
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
-    const int samples = std::max(1, request.rounds * 8 / 3);
+    // Fewer than 16 samples would include outliers (mean_without_outliers()).
+    const int samples = std::max(16, request.rounds * 8 / 3);
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.report_progress(cat("measuring the collectives of ", ranks, " ranks", pass_text));

@@ -16,8 +16,9 @@ struct BenchRequest {
   /// The number of passes over all measurements, at least 1. With two, a slow period of the host
   /// affects only one.
   int passes = 2;
-  /// The number of rounds of a pass, at least 1. A round samples each operation once, or in every
-  /// second round if its batch is large; a collective is sampled eight times for three rounds.
+  /// The number of rounds of a pass, at least 1. A round samples work on flat buffers for 5 ms, and
+  /// each operation once; operations on large batches are sampled in every second round.
+  /// Collectives are sampled in proportion (32 times for 12 rounds), at least 16 times.
   int rounds = 12;
   /// The CPU and the date of the measurement (Machine::cpu_model and measured_on).
   std::string cpu_model, measured_on;

@@ -557,6 +557,23 @@ TEST_CASE("a rank within a chain that entered late leads to the rank it waited f
       Catch::Contains("; it waits in all_reduce #9 (4 x F32) of group tp, which rank 3 has "
                       "entered: it gave up waiting in all_reduce #2 (4 x F32) of group pp "
                       "for rank 7: it is in step 12, forward layer 3 mb 0, for "));
+  // A rank that gave up only after it had entered is not followed.
+  PeerView entered_first = three;
+  entered_first.state.groups[1].record.unix_ns = entered_first.state.groups[0].record.unix_ns + 1;
+  REQUIRE(explain_peers(views, own_record, 0, {entered_first, seven}).culprit == 1);
+  // A late rank that leads to no other does not hide that another one waits for it: rank 5 gave up
+  // in ep, in which rank 3 is missing.
+  const RankState::GroupState three_of_tp{"tp", {1, 3, 5}, collective_record(9, State::kEntered)};
+  const std::vector<PeerView> with_five = {
+      views[0],
+      with_record_of_group(view_of_rank(1, {views[1].state.groups[0], three_of_tp}), "dp")};
+  const PeerView lost = view_of_rank(
+      3, {three_of_tp, {"pp", {3}, collective_record(2, State::kAborted)}}, "forward layer 3 mb 0");
+  const PeerView five =
+      view_of_rank(5, {three_of_tp, {"ep", {3, 5}, collective_record(4, State::kAborted)}});
+  const WaitExplanation through_five = explain_peers(with_five, own_record, 0, {lost, five});
+  REQUIRE(through_five.culprit == 3);
+  REQUIRE_THAT(through_five.text, !Catch::Contains("they wait for each other"));
   // Rank 1 is named if rank 3 leads to no other rank, or did not give up anything.
   REQUIRE(explain_peers(views, own_record, 0, {three}).culprit == 1);
   REQUIRE(explain_peers(views, own_record, 0, {view_of_rank(3, {tp}), seven}).culprit == 1);

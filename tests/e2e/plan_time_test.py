@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_machine_is_measured_and_its_file_kept():
-        # Few samples are enough, because no case needs exact rates.
+        # Few samples are enough, because no case compares these rates with measured times.
         stdout = must(ftrun("bench", "machine", "--quick", "--passes", "1", "--rounds", "3",
                             "--name", "here", env=cache, timeout=300)).stdout
         assert (stdout == f"ftrun plan --machine {own} predicts the time of a step on this "

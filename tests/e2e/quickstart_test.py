@@ -1,4 +1,4 @@
-"""Runs scripts/quickstart.sh as a user types it, but for two steps of short rows, into a separate
+"""Runs scripts/quickstart.sh as a user types it, but for 4 steps of short rows, into a separate
 folder with a finished run. That run must be kept next to the new one, and the new one must end with
 a model that can be loaded. Rows of 512 tokens, as in the config, would run the same code eight
 times as long; e2e.memory trains with rows of 512."""
@@ -12,7 +12,7 @@ import tempfile
 from runner import LAUNCHER_VARIABLES, evaluations, exported_weights, manifest, must, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
-STEPS = 2
+STEPS = 4
 # Fewer samples and a shorter text: 16 samples and 48 tokens would take longer than the steps.
 SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=64", "--set",
          "train.generate.tokens=8")
@@ -55,11 +55,11 @@ def main():
         finished.parent.mkdir(parents=True)
         finished.write_text("of an earlier run")
         result = quickstart(out, "--set", f"train.steps={STEPS}", "--set",
-                            "train.evaluation.every=1", *SHORT)
+                            "train.evaluation.every=2", *SHORT)
         losses = check_run(out, result, STEPS)
         validated = [m["loss"] for m in evaluations(out)]
         assert (len(validated) == 3
-                and validated[-1] < validated[0]), f"two steps learned nothing: {validated}"
+                and validated[-1] < validated[0]), f"four steps learned nothing: {validated}"
         assert f"{out} contains a finished run, which is moved to {out}." in result.stdout, (
             result.stdout[:2000])
         kept, = [path for path in out.parent.iterdir() if path != out]

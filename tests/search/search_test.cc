@@ -205,8 +205,7 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
   CHECK(hosted() > 0);
 }
 
-TEST_CASE("a slow rank changes the times of layouts, but not which ones are allowed",
-          "[long]") {
+TEST_CASE("a slow rank changes the times of layouts, but not which ones are allowed") {
   std::mt19937_64 random(13);
   SearchTask task = random_task(random, 2, 4);
   while (!task.machine.has_gpus) task = random_task(random, 2, 4);
@@ -419,8 +418,7 @@ TEST_CASE(
   CHECK(search_layouts(task, {.seconds = kUnlimited}).first_unchecked_nodes == 0);
 }
 
-TEST_CASE("a number of nodes whose layouts were not all checked is not reported as too small",
-          "[long]") {
+TEST_CASE("a number of nodes whose layouts were not all checked is not reported as too small") {
   std::mt19937_64 random(11);
   SearchTask task = random_task(random, 2, 64);
   while (task.machine.has_gpus ||
