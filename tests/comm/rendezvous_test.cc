@@ -62,14 +62,16 @@ TEST_CASE(
 
 namespace {
 
-/// Returns Gloo's address with another port, on which nobody listens.
+/// Returns Gloo's address with a lower (`step` -1) or higher (1) port, on which nobody listens. The
+/// first of the port's two bytes changes, because Gloo compares ports without converting them to
+/// this machine's byte order: if the last byte changed, 0xABFF + 1 would be a lower port.
 std::string with_other_port(std::string address, int step) {
   const size_t at =
       address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 in a sockaddr_in, after the port
   require(at != std::string::npos && at >= 2, "an address over IPv4");
   uint16_t port = 0;
   address.copy(reinterpret_cast<char*>(&port), sizeof port, at - sizeof port);
-  port = htons(static_cast<uint16_t>(ntohs(port) + step));
+  port = htons(static_cast<uint16_t>(ntohs(port) + 256 * step));
   return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port),
                          sizeof port);
 }
