@@ -94,22 +94,19 @@ bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& own_recor
   return peer.state != CollectiveState::kNone && peer.sequence >= own_record.sequence;
 }
 
-/// Returns whether a peer is in the collective of `own_record` and had given up another one before
-/// it entered. Its device may have gone on to this one because of that. A peer that has finished
-/// the collective or passed it is not what holds it up. `record` is the peer's latest one in the
-/// group of `own_record`.
-bool entered_after_giving_up(const RankState& peer, const CollectiveRecord& record,
-                             const CollectiveRecord& own_record) {
-  return is_in_collective(record, own_record.sequence) &&
-         std::ranges::any_of(peer.groups, [&](const RankState::GroupState& group) {
-           return group.record.state == CollectiveState::kAborted &&
-                  group.record.unix_ns <= record.unix_ns;
+/// Returns whether a peer is in the collective of `own_record` but has given up another one. Its
+/// device may then have gone on to this one, which it had not reached before. A peer that has
+/// finished the collective or passed it is not what holds it up.
+bool entered_after_giving_up(const PeerView& peer, const CollectiveRecord& own_record) {
+  return is_in_collective(peer.record, own_record.sequence) &&
+         std::ranges::any_of(peer.state.groups, [](const RankState::GroupState& group) {
+           return group.record.state == CollectiveState::kAborted;
          });
 }
 
 /// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
 /// the collective of another group in which that rank waits, to the ranks that have not entered
-/// this one, and so on. If all have entered, it follows a rank that had given up elsewhere before.
+/// this one, and so on.
 class WaitChain {
  public:
   WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& own_record, int self,
@@ -138,18 +135,11 @@ class WaitChain {
         const std::string waits = waits_in_group_text(peer, group, closes_ring);
         if (!waits.empty()) return waits;
       }
-    for (const RankState::GroupState& group : peer.state.groups) {
-      if (!waited_in(peer.state, group)) continue;
-      const std::string waits = late_entry_text(peer, group);
-      if (!waits.empty()) return waits;
-    }
     return own_activity.empty() ? "" : cat("it is in ", own_activity);
   }
 
   int culprit = -1;
   std::vector<int> unknown;
-  /// Says whether a rank of the chain waits for one that is missing.
-  bool has_missing_rank = false;
 
  private:
   /// Returns whether the rank waits in this group, or did so until its timeout, a moment before
@@ -163,69 +153,31 @@ class WaitChain {
   std::string waits_in_group_text(const PeerView& peer, const RankState::GroupState& group,
                                   bool closes_ring) {
     for (const int rank : group.members) {
-      if (!is_awaited(rank, peer, group) || (visited_.contains(rank) && !closes_ring)) continue;
+      if (rank == peer.global_rank || (visited_.contains(rank) && !closes_ring) ||
+          (is_point_to_point(group.record.kind) && rank != partner_rank(group)))
+        continue;
       const auto found = views_by_rank_.find(rank);
       if (found == views_by_rank_.end()) {
         unknown.push_back(rank);
         continue;
       }
       const PeerView& other = *found->second;
+      const CollectiveRecord theirs = record_of(other, group.name);
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
-      if (takes_part(other, peer, group) && !ended && !other.is_silent) continue;
-      has_missing_rank = true;
+      const bool takes_part = is_point_to_point(group.record.kind)
+                                  ? is_other_end(theirs, group.record, peer, group)
+                                  : has_entered(theirs, group.record);
+      if (takes_part && !ended && !other.is_silent) continue;
       const int present = count_entered(group);
       if (present > max_present_) max_present_ = present, ring_culprit_ = rank;
-      return cat(waits_in_text(group), " for ", describe_awaited(other));
+      const char* const waits = group.record.state == CollectiveState::kAborted
+                                    ? "it gave up waiting in "
+                                    : "it waits in ";
+      return cat(waits, describe(group.record), " of group ", group.name, " for ",
+                 describe_awaited(other));
     }
     return "";
-  }
-
-  /// Returns the text "it waits in all_gather #4 (hidden) of group tensor, which rank 3 has
-  /// entered: it gave up waiting in ..." if the collective has a rank that entered only after it
-  /// gave up elsewhere, and that rank leads to a missing one. A rank that leads to none leaves
-  /// nothing in the chain but the views that it needs.
-  std::string late_entry_text(const PeerView& peer, const RankState::GroupState& group) {
-    for (const int rank : group.members) {
-      const auto found = views_by_rank_.find(rank);
-      if (!is_awaited(rank, peer, group) || visited_.contains(rank) ||
-          found == views_by_rank_.end())
-        continue;
-      const PeerView& other = *found->second;
-      if (!takes_part(other, peer, group) ||
-          !entered_after_giving_up(other.state, record_of(other, group.name), group.record))
-        continue;
-      WaitChain branch = *this;
-      branch.has_missing_rank = false;
-      const std::string waits = branch.waits_text(other);
-      if (branch.has_missing_rank) {
-        *this = std::move(branch);
-        return cat(waits_in_text(group), ", which ", peer_name(other), " has entered: ", waits);
-      }
-      unknown = std::move(branch.unknown);
-    }
-    return "";
-  }
-
-  static std::string waits_in_text(const RankState::GroupState& group) {
-    const char* const waits =
-        group.record.state == CollectiveState::kAborted ? "it gave up waiting in " : "it waits in ";
-    return cat(waits, describe(group.record), " of group ", group.name);
-  }
-
-  /// Returns whether `peer` needs this rank in the group's collective or message.
-  static bool is_awaited(int rank, const PeerView& peer, const RankState::GroupState& group) {
-    return rank != peer.global_rank &&
-           (!is_point_to_point(group.record.kind) || rank == partner_rank(group));
-  }
-
-  /// Returns whether `other` has entered the group's collective, or is at the other end of the
-  /// message, in which `peer` waits.
-  static bool takes_part(const PeerView& other, const PeerView& peer,
-                         const RankState::GroupState& group) {
-    const CollectiveRecord record = record_of(other, group.name);
-    return is_point_to_point(group.record.kind) ? is_other_end(record, group.record, peer, group)
-                                                : has_entered(record, group.record);
   }
 
   std::string describe_awaited(const PeerView& other) {
@@ -391,12 +343,10 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views,
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
   if (!is_point_to_point(own_record.kind)) {
     for (size_t i = 0; i < views.size(); ++i) {
-      if (static_cast<int>(i) == self ||
-          !entered_after_giving_up(views[i].state, views[i].record, own_record))
-        continue;
+      if (static_cast<int>(i) == self || !entered_after_giving_up(views[i], own_record)) continue;
       WaitChain chain(views, own_record, self, others);
       const std::string waits = chain.waits_text(views[i]);
-      if (chain.has_missing_rank)
+      if (chain.culprit != views[i].global_rank)
         return {cat(peer_name(views[i]), " has entered it; ", waits), chain.culprit};
     }
     return {"every rank has entered it and none is known to be lost", -1};
@@ -418,7 +368,7 @@ std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
         !is_point_to_point(own_record.kind) || own_record.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !is_relevant ||
         (!is_point_to_point(own_record.kind) && has_entered(views[i].record, own_record) &&
-         !entered_after_giving_up(views[i].state, views[i].record, own_record)))
+         !entered_after_giving_up(views[i], own_record)))
       continue;
     WaitChain chain(views, own_record, self, others);
     chain.waits_text(views[i]);

@@ -60,12 +60,11 @@ struct WaitExplanation {
 
 /// Names the ranks that keep `own_record` from finishing, and why: gone, stopped, silent, not yet
 /// in the collective, in another collective. For a rank that is not in the collective, the text
-/// says what the rank does instead. If that rank waits for others in another group, the explanation
-/// follows these to the rank that waits for no other. If all ranks have entered a collective, the
-/// explanation follows one that had given up in another group before, because its device may have
-/// entered for that reason.
-/// `views` is by rank in the group, `self` is this rank's number in the group; `others` are views
-/// of ranks of other groups.
+/// says what the rank does instead. If that rank waits for others in another group, it follows
+/// these to the rank that waits for no other; likewise, if all ranks have entered, from a rank
+/// that gave up in another group, because its device may have entered only afterwards. `views` is
+/// by rank in the group, `self` is this rank's number in the group; `others` are views of ranks of
+/// other groups.
 WaitExplanation explain_peers(const std::vector<PeerView>& views,
                               const CollectiveRecord& own_record, int self,
                               const std::vector<PeerView>& others = {});

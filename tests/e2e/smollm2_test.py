@@ -214,6 +214,7 @@ def compare_weights(model, name, found, expected, narrow):
         for tensor, theirs in expected.tensors.items():
             assert found.tensors[tensor].shape == theirs.shape, (name, tensor)
             off = distance(found.tensors[tensor], theirs)
+            assert np.isfinite(off), f"{name}: {tensor} has a value that is not finite"
             length, moved = expected.lengths_of(tensor, start)
             worst = max(worst, off / length)
             if moved is None:
