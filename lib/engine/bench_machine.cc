@@ -480,25 +480,17 @@ Rates measure_beside_others(int ranks, int cores, const BenchRequest& request) {
   return rates;
 }
 
-/// Measures collectives as rank `rank` of `ranks`. Returns the curves as the text of a machine
-/// file.
-std::string measure_collectives_as(int rank, int ranks, int cores, int port, int listen_fd,
-                                   const std::string& token, int samples) {
+/// Measures collectives as one rank of a request, with attention as its computation. Returns the
+/// curves as the text of a machine file.
+std::string measure_collectives_as(CollectiveRequest request) {
   const auto [config, batch] = list_sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
+  request.compute = [&] { layer.run_attention(); };
   Machine machine{
       .name = "measured",
       .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flop_rates = {{DType::kF32, 1e9}}}}};
-  machine.collectives = measure_collectives({.rank = rank,
-                                             .ranks = ranks,
-                                             .port = port,
-                                             .listen_fd = listen_fd,
-                                             .token = token,
-                                             .cores = cores,
-                                             .threads = std::max(1, cores / ranks),
-                                             .compute = [&] { layer.run_attention(); },
-                                             .samples = samples});
+  machine.collectives = measure_collectives(request);
   return machine_yaml(machine);
 }
 
@@ -511,8 +503,14 @@ std::map<std::string, Curve> measure_collectives_of(int ranks, int cores, int sa
   for (int rank = 0; rank < ranks; ++rank)
     children.push_back(std::make_unique<ChildProcess>([&] {
       if (rank > 0) socket.fd.reset();
-      return measure_collectives_as(rank, ranks, cores, socket.port,
-                                    rank == 0 ? socket.fd.release() : -1, token, samples);
+      return measure_collectives_as({.rank = rank,
+                                     .ranks = ranks,
+                                     .port = socket.port,
+                                     .listen_fd = rank == 0 ? socket.fd.release() : -1,
+                                     .token = token,
+                                     .cores = cores,
+                                     .threads = std::max(1, cores / ranks),
+                                     .samples = samples});
     }));
   socket.fd.reset();
   std::map<std::string, Curve> found =
@@ -562,6 +560,8 @@ Machine bench_machine(const BenchRequest& request) {
   Machine machine{
       .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured_on};
   machine.devices = count_usable_cores();
+  // Fewer than 16 samples would include outliers (mean_without_outliers()).
+  const int samples = std::max(16, request.rounds * 8 / 3);
   std::map<int, std::vector<RatesOfPass>> measured;
   std::map<int, std::map<std::string, Curve>> collectives;
   for (int pass = 1; pass <= request.passes; ++pass) {
@@ -575,8 +575,6 @@ Machine bench_machine(const BenchRequest& request) {
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
-    // Fewer than 16 samples would include outliers (mean_without_outliers()).
-    const int samples = std::max(16, request.rounds * 8 / 3);
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.report_progress(cat("measuring the collectives of ", ranks, " ranks", pass_text));

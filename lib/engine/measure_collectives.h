@@ -19,10 +19,10 @@ struct CollectiveRequest {
   /// The cores that the ranks share, and the threads that each rank computes with.
   int cores = 1;
   int threads = 1;
+  /// The number of samples of each collective, at least 1.
+  int samples = 1;
   /// Runs the computation that precedes each collective.
   std::function<void()> compute;
-  /// The number of samples of each collective, at least 1.
-  int samples = 32;
 };
 
 /// Measures the seconds of collectives by bytes (Machine::collectives). As in a step, each rank

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (ShardedJob, checkpoints, evaluations, exported_weights, ftrun, losses, manifest,
-                    must, require_near, require_same_run, start, steps, stored_boxes,
+                    must, require_near, require_same_run, start, steps, stored_arrays,
                     tiny_data, tiny_model)
 
 VOCABULARY = 503  # the last of 2 ranks, and of 4, has a row of padding
@@ -16,17 +16,8 @@ MANY = 20000
 
 
 def whole_state(out):
-    """Returns {(tensor, kind): the whole array} of a run's last checkpoint; requires that each
-    element occurs once."""
-    tensors, copies = {}, {}
-    for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
-        key = (piece["tensor"], piece["kind"])
-        tensors.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
-        copies.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert (tensors
-            and all((counted == 1).all()
-                    for counted in copies.values())), "an element is missing or was written twice"
-    return tensors
+    """Returns the arrays of a run's last checkpoint (stored_arrays())."""
+    return stored_arrays(out / "checkpoints" / checkpoints(out)[-1])
 
 
 def require_as_one_process(out, one):

@@ -604,6 +604,21 @@ def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
                 yield piece, place, held.get_tensor(name)
 
 
+def stored_arrays(folder, wanted=lambda tensor, kind: True, framework="np"):
+    """Returns {(tensor, kind): the whole array} of a checkpoint; requires that each element occurs
+    once. With the framework "pt", which reads every dtype, the arrays are in fp64."""
+    tensors, written = {}, {}
+    for piece, place, values in stored_boxes(folder, wanted, framework):
+        key = (piece["tensor"], piece["kind"])
+        values = values.double().numpy() if framework == "pt" else values
+        done = written.setdefault(key, np.zeros(piece["shape"], dtype=bool))
+        assert not done[place].any(), f"{key}: an element was written twice"
+        done[place] = True
+        tensors.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
+    assert tensors and all(done.all() for done in written.values()), "an element is missing"
+    return tensors
+
+
 def checkpoints(out):
     """Returns the names of a run's checkpoints."""
     return sorted(p.name for p in (pathlib.Path(out) / "checkpoints").iterdir() if p.is_dir())

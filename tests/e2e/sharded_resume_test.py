@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (ShardedJob, case, checkpoints, evaluations, exported_weights, ftrun, must,
-                    preload, require_near, require_same_run, run_cases, start, steps, stored_boxes,
+                    preload, require_near, require_same_run, run_cases, start, steps, stored_arrays,
                     tiny_data)
 
 CPU = {"device": "cpu"}
@@ -28,17 +28,8 @@ HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 
 def checkpoint_arrays(out, step):
-    """Returns {(tensor, kind): the whole array} of a checkpoint."""
-    tensors, copies = {}, {}
-    for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}",
-                                             framework="pt"):
-        key = (piece["tensor"], piece["kind"])
-        tensors.setdefault(key, np.zeros(piece["shape"]))[place] = values.double().numpy()
-        copies.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert (tensors
-            and all((counted == 1).all()
-                    for counted in copies.values())), "an element is missing or was written twice"
-    return tensors
+    """Returns the arrays of a checkpoint in fp64 (stored_arrays())."""
+    return stored_arrays(out / "checkpoints" / f"step-{step:08d}", framework="pt")
 
 
 def require_same_arrays(a, b, step):

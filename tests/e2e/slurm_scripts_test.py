@@ -218,10 +218,11 @@ with contextlib.ExitStack() as until_the_end:
         for SIGUSR1."""
         for pid in slurm.pids(number, program):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if word not in pathlib.Path(f"/proc/{pid}/cmdline").read_text():
+                    continue
                 status = pathlib.Path(f"/proc/{pid}/status").read_text()
                 caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
-                if word in pathlib.Path(f"/proc/{pid}/cmdline").read_text():
-                    return caught >> (signal.SIGUSR1 - 1) & 1
+                return caught >> (signal.SIGUSR1 - 1) & 1
         return False
 
     @waiting_case
@@ -244,8 +245,8 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting_case
     def warning_while_the_step_of_the_ranks_is_pending_is_not_lost():
-        # srun cancels a step that SLURM has not created yet. Here another step of the job uses its
-        # core, as the last one of an earlier start may for some time.
+        # A warned srun cancels a step that SLURM has not created yet. Here another step of the job
+        # uses its core.
         folder = pathlib.Path(scratch) / "pending"
         folder.mkdir()
         (folder / "srun").write_text(

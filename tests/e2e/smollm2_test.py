@@ -34,7 +34,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from runner import (config, ftrun, must, preload, require_near, skip, start, steps, stored_boxes,
+from runner import (config, ftrun, must, preload, require_near, skip, start, steps, stored_arrays,
                     write_config)
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -173,12 +173,8 @@ class Weights:
     def __init__(self, out):
         self.out = out
         folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
-        self.tensors = {}
-        for piece, place, values in stored_boxes(folder, lambda tensor, kind: kind == "param"):
-            name = piece["tensor"]
-            if name not in self.tensors:
-                self.tensors[name] = np.empty(piece["shape"], values.dtype)
-            self.tensors[name][place] = values
+        arrays = stored_arrays(folder, lambda tensor, kind: kind == "param")
+        self.tensors = {tensor: values for (tensor, _), values in arrays.items()}
         self.lengths = {}
 
     def lengths_of(self, tensor, model_file):

@@ -39,8 +39,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
 
     def hidden(*command):
         """Runs a command in the copied checkout, where no toolkit is visible. Bytecode of the new
-        environment is useless to others, and is removed with it. Wheels (2.3 GB) are
-        kept in uv's default folder, where a later test finds them, not in the tests' own cache
+        environment is useless to others, and is removed with it. Wheels (2.3 GB) are kept
+        in uv's default folder, where a later test finds them, not in the tests' own cache
         (tests/CMakeLists.txt: XDG_CACHE_HOME), which is empty in a fresh build. The kernel is
         compiled even if ccache has it."""
         variables = {name: value for name, value in os.environ.items()
