@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -139,7 +140,13 @@ class GlooCommunicator final : public Communicator {
   };
 
   GroupPtr connect();
+  /// Records a failure. Messages in flight are abandoned, because the caller may free their memory.
+  void mark_failed() {
+    failed_ = true;
+    for (SendInFlight& send : sends_) send.header_work = send.data_work = nullptr;
+  }
   void await(const WorkPtr& work);
+  void end_operation(const WorkPtr& work);
   void await_message(const WorkPtr& work);
   bool wait_for_message(const WorkPtr& work);
   void watch_messages(const std::stop_token& stop);
@@ -233,7 +240,7 @@ GroupPtr GlooCommunicator::connect() {
 /// if this rank lacks memory. Only the text of Gloo's exception shows that it is a timeout.
 CollectiveFailure GlooCommunicator::to_collective_failure(const std::exception& error,
                                                           Clock::time_point start) {
-  failed_ = true;
+  mark_failed();
   rethrow_out_of_memory(error);
   const std::string text = error.what();
   const double waited = seconds_since(start);
@@ -255,7 +262,7 @@ void GlooCommunicator::abort(const std::string& reason) noexcept {
 }
 
 void GlooCommunicator::throw_aborted() {
-  failed_ = true;
+  mark_failed();
   throw Error(ExitCode::kPeerLost, cat("rank ", members()[static_cast<size_t>(rank())],
                                        " gave up group ", name(), " because of another failure"));
 }
@@ -273,14 +280,44 @@ void GlooCommunicator::await(const WorkPtr& work) {
       work->wait(kWaitSlice);
       return;
     } catch (const std::exception& error) {
-      if (over) throw to_collective_failure(error, start);
+      if (over) {
+        end_operation(work);
+        throw to_collective_failure(error, start);
+      }
     }
-    if (aborted_) throw_aborted();
+    if (aborted_) {
+      end_operation(work);
+      throw_aborted();
+    }
     if (Clock::now() < next_check) continue;
     next_check = Clock::now() + kPeerSlice;
-    failed_ = !work->isCompleted() && rendezvous_.is_any_lost(members(), name());
-    if (failed_) throw CollectiveFailure{"lost a peer in", ""};
+    if (work->isCompleted() || !rendezvous_.is_any_lost(members(), name())) continue;
+    end_operation(work);
+    mark_failed();
+    throw CollectiveFailure{"lost a peer in", ""};
   }
+}
+
+/// Ends an operation that this rank gives up, so that Gloo's threads do not use its memory any
+/// more, which the caller may free. Gloo has no call for this, but it closes all connections of a
+/// group, and ends the operations on them, when a wait for a message times out; so this rank waits
+/// a moment for a message that no rank sends. The peers notice that the connections are closed.
+void GlooCommunicator::end_operation(const WorkPtr& work) {
+  constexpr int kUnusedTag = std::numeric_limits<int>::max();  // larger than those of messages
+  constexpr std::chrono::milliseconds kMoment{1};
+  std::byte unused{};
+  // A peer whose connection is closed already cannot be waited for.
+  for (int peer = 0; peer < size() && !work->isCompleted(); ++peer) {
+    if (peer == rank()) continue;
+    std::vector<at::Tensor> message = {byte_tensor(&unused, 1)};
+    try {
+      group_->recv(message, peer, kUnusedTag)->wait(kMoment);
+    } catch (const std::exception&) {
+      // This is the timeout.
+    }
+  }
+  const auto deadline = Clock::now() + kSlack;
+  while (!work->isCompleted() && Clock::now() < deadline) std::this_thread::sleep_for(kMoment);
 }
 
 /// Waits for a message without slices: Gloo closes the connection when a wait reaches its timeout.
@@ -297,7 +334,7 @@ void GlooCommunicator::await_message(const WorkPtr& work) {
   }
   if (completed) return;
   if (aborted_) throw_aborted();
-  failed_ = true;
+  mark_failed();
   throw CollectiveFailure{"lost a peer in", ""};
 }
 
@@ -501,7 +538,7 @@ void GlooCommunicator::start_send(Collective& collective) {
       send.data_work = group_->send(data, collective.record.peer, tag + 1);
     }
   } catch (const std::exception& error) {
-    failed_ = true;
+    mark_failed();
     rethrow_out_of_memory(error);
     // The connection is lost; finish_send() throws the failure with the peer's name.
   }
@@ -528,7 +565,7 @@ void GlooCommunicator::receive_now(const Collective& collective) {
     try {
       return group_->recv(tensors, record.peer, which);
     } catch (const std::exception& error) {
-      failed_ = true;
+      mark_failed();
       rethrow_out_of_memory(error);
       throw CollectiveFailure{"lost a connection in", first_line(error.what())};
     }

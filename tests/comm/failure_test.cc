@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -258,6 +259,47 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
     });
     REQUIRE(failures[0] == "rank 0 gave up group world because of another failure");
     REQUIRE(failures[1] == "");
+  }
+}
+
+TEST_CASE("Gloo leaves the memory of a collective alone once a rank has given it up") {
+  constexpr int kLateRank = 2;
+  constexpr int64_t kCount = 1 << 18;
+  using Begin = Work (*)(Communicator & group, float* in, float* out);
+  const std::vector<Begin> collectives = {
+      [](Communicator& group, float* in, float* out) {
+        return group.all_to_all(in, out, kCount, DType::kF32, {"tokens"});
+      },
+      [](Communicator& group, float* in, float* out) {
+        return group.all_gather(in, out, kCount, DType::kF32, {"parameters"});
+      },
+      [](Communicator& group, float*, float* out) {
+        return group.broadcast(out, kCount, DType::kF32, kLateRank, {"state"});
+      }};
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    CAPTURE(i);
+    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
+      const auto group = open_communicator(
+          rendezvous, "world", all_ranks(3),
+          {.backend = CommBackend::kGloo, .timeout = 300s, .checked_collectives = 0});
+      const bool is_late = rendezvous.rank() == kLateRank;
+      std::vector<float> in(3 * kCount, 1.0F), out(3 * kCount, 1.0F);
+      if (is_late) rendezvous.all_gather_text("given up", "");
+      std::jthread other_lane([&] {
+        if (is_late) return;
+        std::this_thread::sleep_for(100ms);
+        group->abort("disk full");
+      });
+      const std::string error =
+          testing::error_text_of([&] { collectives[i](*group, in.data(), out.data()).wait(); });
+      require(is_late || !error.empty(), "a rank that aborts its group leaves the collective");
+      // The caller uses the memory for something else, while the late rank takes part.
+      std::ranges::fill(out, 2.0F);
+      if (!is_late) rendezvous.all_gather_text("given up", "");
+      rendezvous.all_gather_text("late rank is done", "");
+      require(std::ranges::count(out, 2.0F) == 3 * kCount, "the memory keeps its new contents");
+    });
+    REQUIRE(failures == std::vector<std::string>(3));
   }
 }
 
