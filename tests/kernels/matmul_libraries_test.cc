@@ -31,16 +31,21 @@ constexpr AvailableLibraries kAll{}, kNoOpenBlas{.openblas = false}, kNoOneDnn{.
     kNone{.onednn = false, .openblas = false};
 
 CpuTraits cpu_of(const char* vendor, Isa isa, bool avx512_bf16 = false, bool amx = false) {
-  return {vendor, isa, avx512_bf16, amx};
+  return {.vendor = vendor, .isa = isa, .avx512_bf16 = avx512_bf16, .amx_bf16 = amx};
 }
 
 TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which library multiplies") {
   const CpuTraits haswell = cpu_of("GenuineIntel", Isa::kAvx2);
   const CpuTraits skylake = cpu_of("GenuineIntel", Isa::kAvx512);
   const CpuTraits cooper_lake = cpu_of("GenuineIntel", Isa::kAvx512, true);
-  const CpuTraits sapphire_rapids = cpu_of("GenuineIntel", Isa::kAmx, true, true);
+  CpuTraits sapphire_rapids = cpu_of("GenuineIntel", Isa::kAmx, true, true);
+  sapphire_rapids.avx512_fp16 = true;
+  CpuTraits without_amx = cpu_of("GenuineIntel", Isa::kAvx512, true);
+  without_amx.avx512_fp16 = true;
   const CpuTraits zen3 = cpu_of("AuthenticAMD", Isa::kAvx2);
   const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
+  CpuTraits later_amd = zen5;
+  later_amd.avx512_fp16 = true;
   const CpuTraits zen5_held_to_avx512 = cpu_of("AuthenticAMD", Isa::kAvx512, true);
   const CpuTraits intel_held_to_avx512 = cpu_of("GenuineIntel", Isa::kAvx512, true, true);
   const CpuTraits zen5_held_to_avx2 = cpu_of("AuthenticAMD", Isa::kAvx2, true);
@@ -58,9 +63,11 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
       {cooper_lake, kNoOneDnn, {kMkl, {}}},
       {sapphire_rapids, kAll, {kMkl, kMkl}},
       {sapphire_rapids, kNone, {kMkl, kMkl}},
+      {without_amx, kAll, {kMkl, {}}},
       {zen3, kAll, {kMkl, {}}},
       {zen3, kNone, {kMkl, {}}},
       {zen5, kAll, {kOneDnn, kOneDnn}},
+      {later_amd, kAll, {kOneDnn, kOneDnn}},
       {zen5, kNoOpenBlas, {kOneDnn, kOneDnn}},
       {zen5, kNoOneDnn, {kOpenBlas, {}}},
       {zen5, kNone, {kMkl, {}}},

@@ -190,11 +190,19 @@ int cblas_letter(bool transpose) {
 
 // --- the rule ---
 
+/// Returns whether the CPU's vdpbf16ps has half the rate of fp32, as on Intel's CPUs from Sapphire
+/// Rapids on (docs/benchmarks.md). These have matrix units for bf16, but virtual machines may hide
+/// them. Intel's only other CPUs with this instruction (Cooper Lake) have no avx512_fp16.
+bool has_slow_vdpbf16ps(const CpuTraits& cpu) {
+  return is_intel(cpu.vendor) && cpu.avx512_fp16;
+}
+
 std::optional<MatmulLibrary> choose_bf16_library(const CpuTraits& cpu,
                                                  const AvailableLibraries& available) {
   if (cpu.isa < Isa::kAvx512) return std::nullopt;
   if (cpu.amx_bf16) return MatmulLibrary::kMkl;
-  if (cpu.avx512_bf16 && available.onednn) return MatmulLibrary::kOneDnn;
+  if (cpu.avx512_bf16 && available.onednn && !has_slow_vdpbf16ps(cpu))
+    return MatmulLibrary::kOneDnn;
   return std::nullopt;
 }
 
@@ -269,6 +277,7 @@ CpuTraits detect_cpu_traits() {
   cpu.vendor = cpu_vendor();
   cpu.isa = isa_in_use();
   cpu.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
+  cpu.avx512_fp16 = __builtin_cpu_supports("avx512fp16");
   cpu.amx_bf16 = __builtin_cpu_supports("amx-bf16");
   return cpu;
 }

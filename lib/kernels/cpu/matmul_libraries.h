@@ -19,6 +19,7 @@ struct CpuTraits {
   std::string vendor;
   Isa isa = Isa::kAvx2;
   bool avx512_bf16 = false;
+  bool avx512_fp16 = false;
   bool amx_bf16 = false;
 };
 CpuTraits detect_cpu_traits();
@@ -40,8 +41,8 @@ struct MatmulRule {
 
 /// Chooses the libraries. MKL runs only its AVX2 kernel on CPUs of other makers. If they have
 /// AVX-512, whole training runs are faster with oneDNN; if not, MKL is not slower
-/// (docs/benchmarks.md). bf16 is multiplied without widening on CPUs with instructions for it: by
-/// MKL on matrix units, else by oneDNN. `pinned` is the library to use on any CPU.
+/// (docs/benchmarks.md). bf16 is multiplied without widening on CPUs with fast instructions for it:
+/// by MKL on matrix units, else by oneDNN. `pinned` is the library to use on any CPU.
 MatmulRule choose_matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
                               std::optional<MatmulLibrary> pinned = std::nullopt);
 
