@@ -239,6 +239,8 @@ def main():
     parser.add_argument("--page", type=pathlib.Path,
                         help="docs/memory-peaks.md, whose table is replaced")
     options = parser.parse_args()
+    if options.page and not options.page.is_file():
+        parser.error(f"--page: {options.page} is not a file")
     rows, failed = [], []
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
