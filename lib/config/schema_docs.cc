@@ -43,8 +43,9 @@ A config file is JSON (comments and trailing commas are allowed) or YAML.
   are read, with a notice. With `"auto"` ftrun chooses the value, and prints it.
 * `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` ×
   data-parallel ranks. Set one or two of the three; ftrun computes the rest.
-* The launcher gives the number of ranks, else `--nproc`, else the product of the degrees in
-  `parallel` (if `parallel.data` is a number), else the three batch keys. Otherwise it is 1.
+* The number of ranks is the first of these that is given: the launcher's number; `--nproc`; the
+  product of the degrees in `parallel`, if `parallel.data` is a number; the data-parallel ranks
+  that follow from the three batch keys, times the other degrees; the product of the other degrees.
 
 `ftrun check --config FILE` reports every problem of a config with its position, and uses no device.
 A run writes the whole config, with every default, to `config.yaml` in the run folder.

@@ -232,7 +232,8 @@ void declare_decay_parameters(KeyRows<SchedulerConfig>& params) {
       .for_types(names_of({S::kCosineWithMinLr}));
   params
       .key("num_cycles", &C::num_cycles,
-           "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
+           "Full waves of the cosine until the end of the decay; 0.5 = one fall. "
+           "cosine_with_restarts: the number of falls, each of which begins at the full rate.")
       .greater_than(0)
       .for_types(names_of({S::kCosineWithRestarts, S::kCosineWithMinLr, S::kWarmupStableDecay}))
       .defaults_to("0.5; cosine_with_restarts: 1");
@@ -328,7 +329,10 @@ void declare_range_test_parameters(KeyRows<SchedulerConfig>& params) {
       .at_least(1)
       .in_unit("steps")
       .for_types(range_test);
-  params.key("lr_range_test_step_rate", &C::lr_range_test_step_rate, "Increase per step size.")
+  params
+      .key("lr_range_test_step_rate", &C::lr_range_test_step_rate,
+           "Increase of the rate in each lr_range_test_step_size steps, as a multiple of "
+           "lr_range_test_min_lr.")
       .for_types(range_test);
   params.key("lr_range_test_staircase", &C::lr_range_test_staircase, "Increase in stairs.")
       .for_types(range_test);

@@ -247,7 +247,7 @@ void declare_parallel(Schema& s) {
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
-           "All data-parallel ranks: replicas × shards. auto = the launcher's ranks / (tensor × "
+           "All data-parallel ranks: replicas × shards. auto = the number of ranks / (tensor × "
            "pipeline × context).")
       .at_least(1)
       .in_unit("ranks")
@@ -429,14 +429,13 @@ void declare_rest(Schema& s) {
               "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
   kernels.key(
       "attention", &KernelsConfig::attention,
-      "Implementation of attention. own: ftrun's kernels. cudnn: on GPUs in bf16, cuDNN 9 for "
-      "heads of up to 128 elements, on compute capability 9.x of up to 256 and also for sequences "
-      "of several documents; own kernels for the rest. amx: on CPUs with matrix units for bf16 "
-      "(Intel's AMX), multiplications in bf16. cudnn and amx give other bits than own. auto: amx "
-      "on "
-      "CPUs that have such units; cudnn on compute capability 9.0, where it was measured, if cuDNN "
-      "9.19 or later is installed, for sequences of several documents only with heads of at least "
-      "96 elements, since own is faster for smaller ones; else own.");
+      "Implementation of attention. own: ftrun's kernels. cudnn: cuDNN 9 on GPUs in bf16, for "
+      "heads of up to 128 elements; on compute capability 9.x up to 256 elements, and also "
+      "sequences of several documents. ftrun's kernels compute what cuDNN does not. amx: "
+      "multiplications in bf16 on CPUs with matrix units (Intel's AMX). cudnn and amx give other "
+      "bits than own. auto: amx on CPUs that have such units; cudnn 9.19 or later on compute "
+      "capability 9.0, where it was measured (for sequences of several documents only with heads "
+      "of at least 96 elements); else own.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "Capture a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
@@ -446,7 +445,9 @@ void declare_rest(Schema& s) {
       s,
       {.path = "comm", .doc = "Communication between ranks.", .origin = kOwn, .may_change = true},
       [](auto& c) -> auto& { return c.comm; });
-  comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
+  comm.key("backend", &CommConfig::backend,
+           "auto: nccl between GPUs; between CPUs shared memory inside a machine, and gloo between "
+           "machines. gloo: also inside a machine; ranks then use CPUs.");
   comm.key("timeout", &CommConfig::timeout,
            "Longest wait for another rank in a collective. 0 or auto: ten times the slowest step "
            "of the run so far, at least ten minutes, and half an hour until the first step is "
@@ -480,8 +481,8 @@ void declare_rest(Schema& s) {
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.")
       .may_change();
   top.key("device", &Config::device,
-          "Device on which ranks compute. auto: NVIDIA GPUs if this process sees some that support "
-          "the config, else CPUs.")
+          "Device on which ranks compute. auto: NVIDIA GPUs if each rank of the machine can have "
+          "one and comm.backend is not gloo; else CPUs.")
       .or_auto()
       .may_change();
   top.key("threads", &Config::threads,
