@@ -16,6 +16,7 @@ endif()
 
 install(PROGRAMS
   scripts/prepare_data.py scripts/import_checkpoint.py scripts/export_gguf.py scripts/make_model.py
+  scripts/follow_run.py
   DESTINATION "${share}/scripts")
 install(FILES
   scripts/environment.py scripts/output_mark.py scripts/script_errors.py scripts/text_files.py

@@ -57,16 +57,21 @@ while [ "$count" -gt 0 ]; do
 done
 printf n >&3)";
 
-/// Finds the nearest parent folder of this program that contains scripts/; "" if there is none.
+/// Finds the nearest parent folder of this program that contains scripts/, as a checkout does, or
+/// share/ftrun/scripts/, as an installed package does. Returns the folder above scripts/; "" if
+/// there is none.
 std::string find_scripts_parent() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   for (fs::path folder = program.parent_path(); folder.has_relative_path();
        folder = folder.parent_path())
-    if (fs::exists(folder / kScript, error)) return folder.string();
+    for (const fs::path& root : {folder, folder / "share" / "ftrun"})
+      if (fs::exists(root / kScript, error)) return root.string();
   return "";
 }
 
+/// Lists the Pythons that may have the client: that of the active virtual environment, that of a
+/// checkout, and the first one in PATH.
 std::vector<std::string> list_pythons(const std::string& root) {
   std::vector<std::string> paths;
   std::error_code error;

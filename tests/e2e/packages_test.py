@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tempfile
 
-from runner import Job, case, environment, must, record_exit, run_cases, skip, steps
+from runner import Job, await_that, case, environment, must, record_exit, run_cases, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
 BUILD = SOURCE / "build" / "release"
@@ -85,6 +85,14 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         assert lines[0].startswith("ftrun ") and lines[1].endswith(f"in {TORCH}"), lines
         require_training(binary, "tree")
         answer_help(pathlib.Path(moved) / "share" / "ftrun" / "scripts")
+        # A run finds the script that sends it to a tracker; the client of this test only prints.
+        client = scratch / "client"
+        client.mkdir()
+        (client / "wandb.py").write_text("raise SystemExit('the client was imported')\n")
+        must(run(binary, "--config", job.config("sent", wandb={"enabled": True, "project": "p"}),
+                 FTRUN_TORCH=str(TORCH), PYTHONPATH=str(client)))
+        await_that(lambda: "the client was imported"
+                   in (job.out("sent") / "follow_run.log").read_text(), "the run is sent")
         gone = must(run(binary, "--config", job.config("gone"),
                         FTRUN_TORCH=str(scratch / "nothing")), 5)
         assert "which this ftrun was built with, was not found" in gone.stderr, gone.stderr
