@@ -15,7 +15,8 @@ void declare_adapter(Schema& s) {
   rows.key("type", &A::type,
            "lora (also if the section has no type), or none: the section has no effect.")
       .alias("peft_type")
-      .in_any_case();
+      .in_any_case()
+      .defaults_to("lora in a written section, else none");
   rows.key("path", &A::path,
            "Folder of an adapter in PEFT's layout to continue from, or its name in the Hugging "
            "Face cache; empty: a new adapter.")

@@ -298,7 +298,10 @@ std::string support_markdown() {
   std::vector<std::string> methods(kReadableQuantizations.begin(), kReadableQuantizations.end());
   text += cat("ftrun reads models that were published quantized if their `quant_method` is ",
               join(methods, " or "),
-              " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n");
+              " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n"
+              "The messages are those for the small models that were tried. A number of tokens in "
+              "them is\nthe `max_position_embeddings` of such a model; for your model ftrun prints "
+              "your model's\nnumber.\n\n");
   return text + notes.numbered_list();
 }
 
