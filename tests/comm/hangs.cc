@@ -28,7 +28,8 @@ struct FirstFailure {
   std::string message;
   int culprit = -1;
   int failed = 0;
-  /// The victim has reached its step (`injected`); the first rank failed before that (`too_early`).
+  /// The victim has reached its step (`injected`); the first rank failed before that, or in an
+  /// earlier step (`too_early`).
   std::atomic<bool> injected = false;
   bool too_early = false;
 };
@@ -62,7 +63,7 @@ class Member {
       if (first_failure_.failed++ == 0) {
         first_failure_.message = error.message();
         first_failure_.culprit = rendezvous_.board().blamed_rank();
-        first_failure_.too_early = !first_failure_.injected;
+        first_failure_.too_early = !first_failure_.injected || step_ < hang_.step;
       }
       first_failure_.changed.notify_all();
     }
@@ -73,6 +74,7 @@ class Member {
   std::vector<Communicator*> groups() const { return {tp_.get(), dp_.get(), world_.get()}; }
 
   void run_step(int64_t step) {
+    step_ = step;
     rendezvous_.board().show_phase(cat("step ", step));
     const bool now = step == hang_.step;
     if (now && rank_ == hang_.victim) first_failure_.injected = true;
@@ -125,6 +127,7 @@ class Member {
   const HangCase& hang_;
   FirstFailure& first_failure_;
   const int rank_;
+  int64_t step_ = 0;
   /// The memory of a step's collectives, which must live until the device is done with them.
   std::array<std::vector<float>, 3> data_, moved_;
   std::unique_ptr<HangDevice> device_;
